@@ -1,0 +1,1 @@
+"""What a node tells about itself: structured logs, Prometheus metrics, traces, health and readiness."""
