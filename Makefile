@@ -1,0 +1,71 @@
+# Needs Linux, make and Python 3.11 or newer with pip; everything else goes into .venv.
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+PYTEST := $(BIN)/python -m pytest
+MINUTES ?= 10
+SEED ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test test-fast format lint types imports proto proto-check demo bench soak chaos
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
+		printf '  %-12s %s\n' "$$name" "$$text"; done
+
+setup: $(STAMP) ## Create .venv with everything that the other targets need
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name it with make PYTHON=/path/to/python3" >&2; exit 1; }
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { \
+		rm -rf $(VENV); echo "venv failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,dev]'
+	@touch $@
+
+check: setup ## Run every static check: format, lint, types, imports, proto
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(MAKE) --no-print-directory proto-check
+
+test: setup ## Run all tests, except the long forms
+	$(PYTEST) -m "not soak"
+
+test-fast: setup ## Run the unit tests only
+	$(PYTEST) tests/unit
+
+format: setup ## Format the code and apply safe fixes
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+lint: setup ## Run the linter
+	$(BIN)/ruff check
+
+types: setup ## Run the type checker
+	$(BIN)/mypy
+
+imports: setup ## Check the layering
+	$(BIN)/lint-imports
+
+proto: setup ## Write the generated code anew
+	$(BIN)/python proto/generate.py
+
+proto-check: setup ## Lint the .proto files, look for breaking changes and stale generated code
+	$(BIN)/python proto/generate.py --check
+	$(BIN)/python proto/lint.py
+
+demo: setup ## Watch a small cluster lose a worker and no job
+	$(BIN)/shardwheel demo --nodes 1 --workers 2 --kill worker
+
+bench: setup ## Run the whole benchmark, side by side
+	$(BIN)/python -m benchmarks
+
+soak: setup ## Run the long forms of tests
+	$(PYTEST) -m soak --timeout 3600
+
+chaos: setup ## Break things at random under load: make chaos MINUTES=10 SEED=1
+	SHARDWHEEL_CHAOS_MINUTES=$(MINUTES) SHARDWHEEL_CHAOS_SEED=$(SEED) $(PYTEST) tests/cluster -m soak -k chaos --timeout 0
