@@ -1,0 +1,16 @@
+"""A private PostgreSQL server in a folder: for `shardwheel dev`, the demo and the tests.
+
+`EmbeddedPostgres` makes the data on its first start and starts again on the same data afterwards, also when everything
+was killed at any instant: commits are kept, remains of the earlier run are ended or removed first. The server listens
+on the loopback address only, with a random password, and ends when the process that started it ends, however that
+happens. It runs under an ordinary account even if its parent is root, as PostgreSQL insists.
+
+Not promised: upgrades of the data to another major version of PostgreSQL, and use by two processes at once (the second
+is refused). For production, run PostgreSQL with replicas and backups instead.
+"""
+
+from server.embedded.errors import EmbeddedPostgresError
+from server.embedded.installation import PostgresInstallation
+from server.embedded.postgres import EmbeddedPostgres, StopMode
+
+__all__ = ["EmbeddedPostgres", "EmbeddedPostgresError", "PostgresInstallation", "StopMode"]
