@@ -107,9 +107,7 @@ def _declares_service(path: Path) -> bool:
 
 
 def _relative_files(root: Path) -> set[Path]:
-    return {
-        path.relative_to(root) for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts
-    }
+    return {path.relative_to(root) for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
 
 
 def _apply(fresh: Path, committed: Path, stale: list[str]) -> None:

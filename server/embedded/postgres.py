@@ -161,7 +161,9 @@ class EmbeddedPostgres:
         """
         self._cancel_watchdog()
         if self._process is not None:
-            harder = [step for step in StopMode if step is mode or list(StopMode).index(step) > list(StopMode).index(mode)]
+            harder = [
+                step for step in StopMode if step is mode or list(StopMode).index(step) > list(StopMode).index(mode)
+            ]
             if not any(self._signal_and_wait(step, timeout_s) for step in harder):
                 self.kill()
         self._process = None
@@ -276,9 +278,7 @@ class EmbeddedPostgres:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
         with self.log_file.open("ab") as log:
             self._process = account.popen([installation.program("postgres"), "-D", self.pgdata, *options], stdout=log)
-        self._watchdog = Watchdog(
-            self._process.pid, self.pgdata, remove=self.data_dir if self._ephemeral else None
-        )
+        self._watchdog = Watchdog(self._process.pid, self.pgdata, remove=self.data_dir if self._ephemeral else None)
         self._wait_until_ready(self._process)
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
@@ -340,7 +340,9 @@ class EmbeddedPostgres:
     def _write_secret(self, path: Path, text: str, *, owner: tuple[int, int] | None = None) -> None:
         provisional = path.with_name(f"{path.name}.tmp")
         provisional.unlink(missing_ok=True)
-        with os.fdopen(os.open(provisional, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        with os.fdopen(
+            os.open(provisional, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii"
+        ) as file:
             file.write(f"{text}\n")
             file.flush()
             os.fsync(file.fileno())

@@ -1,0 +1,49 @@
+"""Fixtures for all tests: a PostgreSQL server for the session, a fresh database for each test that asks for one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.support.postgres import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """The session's PostgreSQL. A test that stops or kills it leaves it running again."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres: PostgresServer) -> str:
+    """The name of a database with the whole schema and no rows of ours."""
+    # Imported here, so that tests which need no schema do not need the store either.
+    from server.store.migrate import migrate
+
+    name = postgres.create_database()
+    asyncio.run(migrate(postgres.dsn(name)))
+    return name
+
+
+@pytest.fixture
+async def database(postgres: PostgresServer, migrated_template: str) -> AsyncIterator[str]:
+    """The connection URI of a fresh, migrated database."""
+    from server.store.migrate import apply_role_settings
+
+    name = postgres.create_database(template=migrated_template)
+    try:
+        await apply_role_settings(postgres.dsn(name))
+        yield postgres.dsn(name)
+    finally:
+        postgres.drop_database(name)
+
+
+@pytest.fixture
+def empty_database(postgres: PostgresServer) -> Iterator[str]:
+    """The connection URI of a fresh database without schema."""
+    name = postgres.create_database()
+    try:
+        yield postgres.dsn(name)
+    finally:
+        postgres.drop_database(name)
