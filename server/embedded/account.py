@@ -57,8 +57,8 @@ class Account:
             if privileged._reaches(installation, folder):
                 return privileged
         raise EmbeddedPostgresError(
-            f"PostgreSQL does not run as root, and user id {uid} cannot reach both {installation.bin_dir} and {folder}; "
-            "run as an ordinary user, or use folders that all users may enter"
+            f"PostgreSQL does not run as root, and user id {uid} cannot reach both {installation.bin_dir} "
+            f"and {folder}; run as an ordinary user, or use folders that all users may enter"
         )
 
     def popen(

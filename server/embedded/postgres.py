@@ -1,8 +1,6 @@
 """One embedded PostgreSQL server: its data, its process, its address."""
 
-import fcntl
 import logging
-import os
 import random
 import secrets
 import shutil
@@ -13,17 +11,16 @@ from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final, Self
+from typing import Final, Self
 
 from server.embedded import remains
 from server.embedded.account import Account
+from server.embedded.data import DATABASE, ROLE, prepare
 from server.embedded.errors import EmbeddedPostgresError
+from server.embedded.folder import ServerFolder
 from server.embedded.installation import PostgresInstallation
 from server.embedded.port import LOOPBACK, choose_port, is_free
 from server.embedded.watchdog import Watchdog
-
-ROLE: Final = "shardwheel"
-DATABASE: Final = "shardwheel"
 
 _SETTINGS: Final[Mapping[str, str]] = {
     "listen_addresses": LOOPBACK,
@@ -40,9 +37,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "log_line_prefix": "%m [%p] %q%u@%d ",
     "log_checkpoints": "off",
 }
-_INITDB_TIMEOUT_S = 120.0
 _POLL_S = 0.02
-_LEFTOVER_GRACE_S = 5.0
 _PORT_ATTEMPTS = 3
 _LOG_LIMIT_BYTES = 10 * 1024 * 1024
 _LOG_TAIL_BYTES = 3000
@@ -51,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class StopMode(Enum):
-    """How to stop a server; the value is the signal that asks for it."""
+    """How to stop a server, ever harder; the value is the signal that asks for it."""
 
     #: Wait until every client has gone.
     SMART = signal.SIGTERM
@@ -84,14 +79,11 @@ class EmbeddedPostgres:
         `ephemeral` server's folder is removed when it is closed, or when the process that started it ends.
         `start_timeout_s` bounds one start, recovery after a crash included.
         """
-        self.data_dir = data_dir.absolute()
-        self.pgdata = self.data_dir / "pgdata"
-        self.log_file = self.data_dir / "postgres.log"
+        self._folder = ServerFolder(data_dir)
         self._installation = installation
         self._settings = {**_SETTINGS, **(settings or {})}
         self._ephemeral = ephemeral
         self._start_timeout_s = start_timeout_s
-        self._lock: IO[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: Watchdog | None = None
 
@@ -105,6 +97,16 @@ class EmbeddedPostgres:
     ) -> None:
         """Stop the server, and remove its folder if it is ephemeral."""
         self.close()
+
+    @property
+    def data_dir(self) -> Path:
+        """The folder with everything that belongs to the server."""
+        return self._folder.path
+
+    @property
+    def log_file(self) -> Path:
+        """The server's log."""
+        return self._folder.log
 
     @property
     def running(self) -> bool:
@@ -121,7 +123,7 @@ class EmbeddedPostgres:
     @property
     def port(self) -> int:
         """The port, the same over restarts. Raises `EmbeddedPostgresError` before the first start."""
-        port = self._remembered_port()
+        port = self._folder.port
         if port is None:
             raise EmbeddedPostgresError(f"the server on {self.data_dir} was never started, so it has no port yet")
         return port
@@ -133,7 +135,7 @@ class EmbeddedPostgres:
 
     def dsn_of(self, database: str) -> str:
         """Return the connection URI of a database of this server. Raises `EmbeddedPostgresError` as `port` does."""
-        return f"postgresql://{ROLE}:{self._password()}@{LOOPBACK}:{self.port}/{database}"
+        return f"postgresql://{ROLE}:{self._folder.password()}@{LOOPBACK}:{self.port}/{database}"
 
     def start(self) -> None:
         """Start the server, making its data first if there are none, and return when it accepts connections.
@@ -143,15 +145,17 @@ class EmbeddedPostgres:
         """
         if self.running:
             return
-        self._take_folder()
+        # After an unexpected end, the lock and the watchdog of that run are still there.
+        self._forget()
+        self._folder.take()
         try:
             installation = self._installation or PostgresInstallation.bundled()
-            owner = self.pgdata.stat().st_uid if self.pgdata.exists() else None
+            owner = self._folder.pgdata.stat().st_uid if self._folder.pgdata.exists() else None
             account = Account.choose(installation, self.data_dir, owner)
-            self._prepare(installation, account)
+            prepare(self._folder, installation, account, sync=self._settings.get("fsync") != "off")
             self._run(installation, account)
         except BaseException:
-            self._abandon()
+            self.kill()
             raise
 
     def stop(self, mode: StopMode = StopMode.FAST, *, timeout_s: float = 30.0) -> None:
@@ -159,26 +163,22 @@ class EmbeddedPostgres:
 
         A server that is not running is left as it is.
         """
-        self._cancel_watchdog()
         if self._process is not None:
-            harder = [
-                step for step in StopMode if step is mode or list(StopMode).index(step) > list(StopMode).index(mode)
-            ]
-            if not any(self._signal_and_wait(step, timeout_s) for step in harder):
+            modes = list(StopMode)
+            if not any(self._signal_and_wait(step, timeout_s) for step in modes[modes.index(mode) :]):
                 self.kill()
-        self._process = None
-        self._release_folder()
+        self._forget()
 
     def kill(self) -> None:
-        """Kill all of the server's processes with SIGKILL, as a crash of the machine would, and wait for their end."""
-        self._cancel_watchdog()
+        """Kill all of the server's processes with SIGKILL, as a crash of the machine would, and wait for their end.
+
+        A server that is not running is left as it is.
+        """
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-            self._process = None
-        if self.pgdata.exists():
-            remains.kill_processes(self.pgdata)
-        self._release_folder()
+            remains.kill_processes(self._folder.pgdata)
+        self._forget()
 
     def close(self) -> None:
         """Stop the server; remove its folder if it is ephemeral."""
@@ -186,87 +186,20 @@ class EmbeddedPostgres:
         if self._ephemeral:
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
-    def _take_folder(self) -> None:
-        try:
-            self.data_dir.mkdir(parents=True, exist_ok=True)
-            lock = (self.data_dir / "lock").open("a+", encoding="ascii")
-        except OSError as error:
-            raise EmbeddedPostgresError(f"cannot use {self.data_dir} for data: {error}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.seek(0)
-            holder = lock.read().strip()
-            lock.close()
-            raise EmbeddedPostgresError(
-                f"{self.data_dir} is in use by process {holder}; stop that process, or choose another folder"
-            ) from error
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        self._lock = lock
-
-    def _release_folder(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
-
-    def _prepare(self, installation: PostgresInstallation, account: Account) -> None:
-        """Bring the data into a state that a server can start on."""
-        if not self.pgdata.exists():
-            self._make_data(installation, account)
-            return
-        version_file = self.pgdata / "PG_VERSION"
-        found = version_file.read_text(encoding="ascii").strip() if version_file.exists() else "unknown"
-        if found != str(installation.major):
-            raise EmbeddedPostgresError(
-                f"the data in {self.pgdata} are of PostgreSQL {found}, the programs of {installation.major}; "
-                "dump them with the old programs and load them into a new folder, or remove the folder"
-            )
-        remains.end_processes(self.pgdata, grace_s=_LEFTOVER_GRACE_S)
-        remains.remove_stale_pid_file(self.pgdata)
-
-    def _make_data(self, installation: PostgresInstallation, account: Account) -> None:
-        # A kill half-way leaves the folder under its provisional name, never something that looks like data.
-        fresh = self.data_dir / "pgdata.new"
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(mode=0o700)
-        os.chown(fresh, account.uid, account.gid)
-        password_file = self.data_dir / "password.new"
-        self._write_secret(password_file, self._password(), owner=(account.uid, account.gid))
-        command = [
-            installation.program("initdb"),
-            f"--pgdata={fresh}",
-            f"--username={ROLE}",
-            f"--pwfile={password_file}",
-            "--auth=scram-sha-256",
-            "--encoding=UTF8",
-            "--locale=C",
-            *(["--no-sync"] if self._settings.get("fsync") == "off" else []),
-        ]
-        account.run(command, timeout_s=_INITDB_TIMEOUT_S)
-        password_file.unlink()
-        if DATABASE != "postgres":
-            single = [installation.program("postgres"), "--single", "-D", fresh, "postgres"]
-            output = account.run(single, timeout_s=_INITDB_TIMEOUT_S, input_text=f"CREATE DATABASE {DATABASE};\n")
-            # Single-user mode reports a failed statement by its output only.
-            if "ERROR:" in output:
-                raise EmbeddedPostgresError(f"the database {DATABASE} cannot be made:\n{output}")
-        fresh.rename(self.pgdata)
-
     def _run(self, installation: PostgresInstallation, account: Account) -> None:
         draw = random.Random(secrets.randbits(64))
         for attempt in range(1, _PORT_ATTEMPTS + 1):
-            port = self._remembered_port()
+            port = self._folder.port
             if port is None or not is_free(port):
                 port = choose_port(draw)
-                (self.data_dir / "port").write_text(f"{port}\n", encoding="ascii")
+                self._folder.remember_port(port)
             try:
                 self._launch(installation, account, port)
             except EmbeddedPostgresError:
                 # Between the look at the port and its use, another program may have taken it.
                 if is_free(port) or attempt == _PORT_ATTEMPTS:
                     raise
+                self._cancel_watchdog()
                 _log.warning("port %d was taken by another program, choosing another one", port)
             else:
                 return
@@ -277,26 +210,23 @@ class EmbeddedPostgres:
         if self.log_file.exists() and self.log_file.stat().st_size > _LOG_LIMIT_BYTES:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
         with self.log_file.open("ab") as log:
-            self._process = account.popen([installation.program("postgres"), "-D", self.pgdata, *options], stdout=log)
-        self._watchdog = Watchdog(self._process.pid, self.pgdata, remove=self.data_dir if self._ephemeral else None)
+            self._process = account.popen(
+                [installation.program("postgres"), "-D", self._folder.pgdata, *options], stdout=log
+            )
+        self._watchdog = Watchdog(self._process.pid, remove=self.data_dir if self._ephemeral else None)
         self._wait_until_ready(self._process)
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + self._start_timeout_s
         while True:
-            lines = remains.pid_file_lines(self.pgdata)
+            lines = remains.pid_file_lines(self._folder.pgdata)
             # The last of eight lines is the state; a file of the run before has another number in its first.
             if len(lines) >= 8 and lines[0] == str(process.pid) and lines[7] == "ready":
                 return
             if process.poll() is not None:
-                raise EmbeddedPostgresError(
-                    f"PostgreSQL ended with exit code {process.returncode}; the end of {self.log_file}:\n{self._log_tail()}"
-                )
+                raise self._failure(f"PostgreSQL ended with exit code {process.returncode}")
             if time.monotonic() >= deadline:
-                raise EmbeddedPostgresError(
-                    f"PostgreSQL was not ready after {self._start_timeout_s:.0f} s; the end of {self.log_file}:\n"
-                    f"{self._log_tail()}"
-                )
+                raise self._failure(f"PostgreSQL was not ready after {self._start_timeout_s:.0f} s")
             time.sleep(_POLL_S)
 
     def _signal_and_wait(self, mode: StopMode, timeout_s: float) -> bool:
@@ -309,48 +239,19 @@ class EmbeddedPostgres:
             return False
         return True
 
-    def _abandon(self) -> None:
-        """Undo a failed start."""
+    def _forget(self) -> None:
+        """Let go of a run that has ended."""
         self._cancel_watchdog()
-        if self._process is not None:
-            self.kill()
-        self._release_folder()
+        self._process = None
+        self._folder.release()
 
     def _cancel_watchdog(self) -> None:
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None
 
-    def _remembered_port(self) -> int | None:
-        try:
-            text = (self.data_dir / "port").read_text(encoding="ascii").strip()
-        except FileNotFoundError:
-            return None
-        return int(text) if text.isdecimal() else None
-
-    def _password(self) -> str:
-        path = self.data_dir / "password"
-        try:
-            return path.read_text(encoding="ascii").strip()
-        except FileNotFoundError:
-            password = secrets.token_urlsafe(24)
-            self._write_secret(path, password)
-            return password
-
-    def _write_secret(self, path: Path, text: str, *, owner: tuple[int, int] | None = None) -> None:
-        provisional = path.with_name(f"{path.name}.tmp")
-        provisional.unlink(missing_ok=True)
-        with os.fdopen(
-            os.open(provisional, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii"
-        ) as file:
-            file.write(f"{text}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        if owner is not None:
-            os.chown(provisional, *owner)
-        provisional.rename(path)
-
-    def _log_tail(self) -> str:
+    def _failure(self, what: str) -> EmbeddedPostgresError:
         with self.log_file.open("rb") as file:
             file.seek(max(0, self.log_file.stat().st_size - _LOG_TAIL_BYTES))
-            return file.read().decode(errors="replace")
+            tail = file.read().decode(errors="replace")
+        return EmbeddedPostgresError(f"{what}; the end of {self.log_file}:\n{tail}")

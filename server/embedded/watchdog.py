@@ -7,17 +7,18 @@ end only the parent holds.
 import subprocess
 from pathlib import Path
 
-# $1 postmaster's id, $2 its data, $3 a folder to remove afterwards, or nothing.
+# $1 the postmaster's id, $2 a folder to remove afterwards, or nothing. The name of the process is checked against the
+# remote case that its number was given to another one; setpriv is what becomes postgres in the next instant.
 _SCRIPT = """
 read -r line
-[ "$(head -n 1 "$2/postmaster.pid" 2>/dev/null)" = "$1" ] || exit 0
-kill -INT "$1" 2>/dev/null
-for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; do
-    kill -0 "$1" 2>/dev/null || break
+case "$(cat "/proc/$1/comm" 2>/dev/null)" in postgres | setpriv) kill -INT "$1" ;; esac
+tries=0
+while kill -0 "$1" 2>/dev/null && [ "$tries" -lt 30 ]; do
     sleep 0.1
+    tries=$((tries + 1))
 done
-kill -QUIT "$1" 2>/dev/null && sleep 1
-[ -z "$3" ] || rm -rf "$3"
+case "$(cat "/proc/$1/comm" 2>/dev/null)" in postgres) kill -QUIT "$1" && sleep 1 ;; esac
+[ -z "$2" ] || rm -rf "$2"
 """
 _STOP_TIMEOUT_S = 5.0
 
@@ -25,10 +26,10 @@ _STOP_TIMEOUT_S = 5.0
 class Watchdog:
     """Watches over one run of a server; `cancel` it before stopping the server oneself."""
 
-    def __init__(self, postmaster: int, pgdata: Path, *, remove: Path | None = None) -> None:
+    def __init__(self, postmaster: int, *, remove: Path | None = None) -> None:
         """Start watching; `remove` names a folder to delete after the server was stopped for its parent's end."""
         self._process = subprocess.Popen(
-            ["sh", "-c", _SCRIPT, "sh", str(postmaster), str(pgdata), str(remove or "")],
+            ["sh", "-c", _SCRIPT, "sh", str(postmaster), str(remove or "")],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
