@@ -73,6 +73,7 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
         earliest = self.wheel.next_tick()
         if earliest is not None:
             self.insert(key, earliest + off - self.now)
+            self.ask_for_the_earliest()
 
     @rule(key=keys)
     def cancel(self, key: int) -> None:
