@@ -42,6 +42,7 @@ class Account:
                     "run as that user or as root, or choose another folder"
                 )
             return cls(uid=os.geteuid(), gid=os.getegid())
+        installation.program("postgres")
         uid, gid = _owner_ids(owner) if owner else _service_ids()
         plain = cls(uid=uid, gid=gid)
         if plain._reaches(installation, folder):

@@ -11,13 +11,17 @@ from pathlib import Path
 # remote case that its number was given to another one; setpriv is what becomes postgres in the next instant.
 _SCRIPT = """
 read -r line
-case "$(cat "/proc/$1/comm" 2>/dev/null)" in postgres | setpriv) kill -INT "$1" ;; esac
+alive() {
+    case "$(cat "/proc/$1/comm" 2>/dev/null)" in postgres | setpriv) ;; *) return 1 ;; esac
+    ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status" 2>/dev/null
+}
+alive "$1" && kill -INT "$1"
 tries=0
-while kill -0 "$1" 2>/dev/null && [ "$tries" -lt 30 ]; do
+while alive "$1" && [ "$tries" -lt 30 ]; do
     sleep 0.1
     tries=$((tries + 1))
 done
-case "$(cat "/proc/$1/comm" 2>/dev/null)" in postgres) kill -QUIT "$1" && sleep 1 ;; esac
+alive "$1" && kill -QUIT "$1" && sleep 1
 [ -z "$2" ] || rm -rf "$2"
 """
 _STOP_TIMEOUT_S = 5.0

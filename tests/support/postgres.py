@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -12,12 +11,19 @@ import psycopg
 from psycopg import sql
 
 from server.embedded import EmbeddedPostgres, PostgresInstallation, StopMode
+from tests.support.scratch import make_folder
 
 #: Names the bin folder of the PostgreSQL that the tests run on; the bundled one if it is not set.
 BIN_VARIABLE = "SHARDWHEEL_TEST_PG_BIN"
 
 # A commit survives a kill -9 of PostgreSQL with these as well; only a crash of the operating system could lose it.
-_SETTINGS = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB", "autovacuum_naptime": "10s"}
+_SETTINGS = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "64MB",
+    "max_wal_size": "512MB",
+    "autovacuum_naptime": "10s",
+}
 
 
 class PostgresServer:
@@ -29,11 +35,8 @@ class PostgresServer:
     def __init__(
         self, *, installation: PostgresInstallation | None = None, settings: Mapping[str, str] | None = None
     ) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="shardwheel-test-pg-"))
-        # Servers that run under another account have to pass through.
-        self._folder.chmod(0o755)
         self._server = EmbeddedPostgres(
-            self._folder,
+            make_folder("shardwheel-test-pg-"),
             installation=installation or default_installation(),
             settings={**_SETTINGS, **(settings or {})},
             ephemeral=True,
@@ -101,13 +104,9 @@ class PostgresServer:
         Role settings that hold inside a database are not copied.
         """
         name = f"t{os.getpid()}_{next(self._numbers)}"
-        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY {}").format(
-            sql.Identifier(name),
-            sql.Identifier(template or "template0"),
-            # For a large template, copying its files is faster than writing it through the log.
-            sql.SQL("FILE_COPY" if template else "WAL_LOG"),
-        )
-        self._execute(statement)
+        # For many tables, copying their files is faster than writing their contents to the log.
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")
+        self._execute(statement.format(sql.Identifier(name), sql.Identifier(template or "template0")))
         return name
 
     def drop_database(self, name: str) -> None:
