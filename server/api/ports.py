@@ -1,0 +1,52 @@
+"""What the API asks of the engine of its node."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from server.domain.due import DueJob
+from server.domain.job import AttemptRef
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerView:
+    """The connected workers of a handler, as this node sees them."""
+
+    workers: int
+    slots: int
+    free: int
+
+
+class JobWaiter(Protocol):
+    """Told once when a job becomes final on this node."""
+
+    async def wait(self, timeout: float) -> bool:
+        """Return True as soon as the job is known to be final, False after `timeout` seconds."""
+
+    def close(self) -> None:
+        """Stop waiting."""
+
+
+class EngineHandle(Protocol):
+    """The engine of this node; nothing here blocks or fails."""
+
+    def jobs_added(self, jobs: Sequence[DueJob]) -> None:
+        """Jobs were committed, or became due: their shards' owner should look."""
+
+    def owned_shards(self) -> Sequence[int]:
+        """Return the shards that this node owns now, ascending."""
+
+    def handler_view(self, handler_id: int) -> HandlerView:
+        """Return the connected workers of a handler."""
+
+    def handler_changed(self, handler_id: int, *, paused: bool) -> None:
+        """A handler was paused or resumed."""
+
+    def cancel_requested(self, ref: AttemptRef, worker_id: int) -> None:
+        """A running job was marked as cancelled in the database: tell its worker."""
+
+    def job_finished(self, job_id: int) -> None:
+        """A job became final by a request (a pending job was cancelled): wake those who wait for it."""
+
+    def waiter(self, job_id: int) -> JobWaiter:
+        """Return a waiter for the end of a job; make it before reading the job's state, and close it."""

@@ -1,0 +1,206 @@
+"""Connections and the one way to run a statement.
+
+Every statement has a deadline, and every failure comes out as one of the classes in `errors`. Statements are single and
+autocommitted unless a caller opens a `transaction`.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, LiteralString, TypeAlias, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.rows import namedtuple_row, tuple_row
+from psycopg.sql import SQL, Identifier
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from server.store import arrays
+from server.store.errors import Refused, StoreError, Unavailable, UnknownOutcome
+
+log = logging.getLogger(__name__)
+
+Row: TypeAlias = Any
+Connection: TypeAlias = AsyncConnection[Any]
+Pool: TypeAlias = "AsyncConnectionPool[AsyncConnection[Any]]"
+Query: TypeAlias = bytes | LiteralString
+T = TypeVar("T")
+
+# Deadlock and serialization failure: surely rolled back, worth an immediate second try.
+RETRIED_STATES = frozenset({"40P01", "40001"})
+# The server went away or refuses work: administrator shutdown, crash, starting up, too many connections, disk full.
+AWAY_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "53200", "55P03", "57014", "25006", "25P03"})
+# Row routing found no partition: one for the day has to be made.
+MISSING_PARTITION = "23514"
+
+
+class Statement:
+    """A statement with the number of a partition left open: `jobs_{p}` becomes `jobs_0003`.
+
+    Naming the partition keeps planning and locking to one table, however many there are.
+    """
+
+    def __init__(self, template: LiteralString) -> None:
+        self._template = template
+        self._cache: dict[int, bytes] = {}
+
+    def on(self, partition: int) -> bytes:
+        """Return the statement for one partition."""
+        found = self._cache.get(partition)
+        if found is None:
+            number = f"{partition:04d}"
+            found = (
+                SQL(self._template)
+                .format(
+                    jobs=Identifier(f"jobs_{number}"),
+                    dedupe_keys=Identifier(f"dedupe_keys_{number}"),
+                    schedules=Identifier(f"schedules_{number}"),
+                )
+                .as_bytes(None)
+            )
+            self._cache[partition] = found
+        return found
+
+
+def classify(error: psycopg.Error, *, sent: bool) -> StoreError:
+    """Turn a driver error into one of ours; `sent` says whether the statement may have reached the server."""
+    state = error.sqlstate
+    if state is not None:
+        if state in AWAY_STATES or state.startswith("08"):
+            # An administrator's shutdown can arrive after the commit was written.
+            return UnknownOutcome(str(error)) if sent and state.startswith("57P0") else Unavailable(str(error))
+        return Refused(state, str(error).splitlines()[0])
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return UnknownOutcome(str(error)) if sent else Unavailable(str(error))
+    return Refused("?????", str(error))
+
+
+class Database:
+    """Pools of connections to one PostgreSQL.
+
+    `hot` serves the engine (claims, finishes, leases), `api` everything that people and clients ask for, so that a
+    flood of requests cannot starve the engine.
+    """
+
+    def __init__(self, dsn: str, *, hot_connections: int = 8, api_connections: int = 6) -> None:
+        self._hot = _pool(dsn, "hot", hot_connections)
+        self._api = _pool(dsn, "api", api_connections)
+
+    async def open(self, *, timeout: float = 10.0) -> None:
+        """Open the pools; raises Unavailable if the database does not answer within `timeout` seconds."""
+        for pool in (self._hot, self._api):
+            await pool.open()
+        try:
+            await asyncio.gather(self._hot.wait(timeout), self._api.wait(timeout))
+        except PoolTimeout as error:
+            raise Unavailable(f"the database did not answer within {timeout:g} s: {error}") from error
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await asyncio.gather(self._hot.close(5.0), self._api.close(5.0))
+
+    async def run(
+        self, query: Query, params: Sequence[object] = (), *, timeout: float = 6.0, api: bool = False
+    ) -> list[Row]:
+        """Run one autocommitted statement and return its rows as tuples.
+
+        Deadlocks are tried again up to four times. Raises `NotApplied` or `UnknownOutcome`.
+        """
+
+        async def once(connection: Connection) -> list[Row]:
+            cursor = connection.cursor(row_factory=tuple_row, binary=True)
+            await cursor.execute(query, params)
+            return await cursor.fetchall() if cursor.description else []
+
+        return await self._with_connection(once, timeout=timeout, api=api)
+
+    async def fetch(
+        self, query: Query, params: Sequence[object] = (), *, timeout: float = 6.0, api: bool = True
+    ) -> list[Row]:
+        """Like `run`, with rows as named tuples: for reads off the hot path."""
+
+        async def once(connection: Connection) -> list[Row]:
+            cursor = connection.cursor(row_factory=namedtuple_row, binary=True)
+            await cursor.execute(query, params)
+            return await cursor.fetchall() if cursor.description else []
+
+        return await self._with_connection(once, timeout=timeout, api=api)
+
+    async def transact(
+        self, work: Callable[[Connection], Awaitable[T]], *, timeout: float = 10.0, api: bool = True
+    ) -> T:
+        """Run `work` in one transaction; after a deadlock it is run again, so it must have no other effects."""
+
+        async def once(connection: Connection) -> T:
+            async with connection.transaction():
+                return await work(connection)
+
+        return await self._with_connection(once, timeout=timeout, api=api)
+
+    async def _with_connection(self, work: Callable[[Connection], Awaitable[T]], *, timeout: float, api: bool) -> T:
+        pool = self._api if api else self._hot
+        for tries_left in (3, 2, 1, 0):
+            try:
+                return await self._attempt(pool, work, timeout)
+            except Refused as error:
+                if error.sqlstate not in RETRIED_STATES or not tries_left:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _attempt(self, pool: Pool, work: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
+        sent = False
+        try:
+            async with asyncio.timeout(timeout), pool.connection(timeout=timeout) as connection:
+                sent = True
+                return await work(connection)
+        except PoolTimeout as error:
+            raise Unavailable(f"no connection to the database within {timeout:g} s") from error
+        except TimeoutError as error:
+            if sent:
+                raise UnknownOutcome(f"no answer from the database within {timeout:g} s") from error
+            raise Unavailable(f"no connection to the database within {timeout:g} s") from error
+        except psycopg.Error as error:
+            raise classify(error, sent=sent) from error
+
+
+def _pool(dsn: str, name: str, size: int) -> Pool:
+    return AsyncConnectionPool(
+        dsn,
+        min_size=size,
+        max_size=size,
+        open=False,
+        name=name,
+        configure=_configure,
+        timeout=5.0,
+        reconnect_timeout=86400.0,
+        max_lifetime=3600.0,
+        kwargs={
+            "autocommit": True,
+            "connect_timeout": 3,
+            "keepalives_idle": 5,
+            "keepalives_interval": 2,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 5000,
+            "application_name": f"shardwheel-{name}",
+        },
+    )
+
+
+async def _configure(connection: Connection) -> None:
+    arrays.register(connection)
+    connection.prepare_threshold = 2
+
+
+@asynccontextmanager
+async def single_connection(dsn: str, *, timeout: float = 10.0) -> AsyncIterator[Connection]:
+    """One autocommitting connection outside the pools, for migrations and tools."""
+    try:
+        connection = await AsyncConnection.connect(dsn, autocommit=True, connect_timeout=max(2, int(timeout)))
+    except psycopg.Error as error:
+        raise Unavailable(f"cannot connect to the database: {error}") from error
+    arrays.register(connection)
+    try:
+        yield connection
+    finally:
+        await connection.close()
