@@ -1,0 +1,396 @@
+"""The shard manager of one node: keeps a session, leads if elected, and brings the node's shards in line with the plan.
+
+Two loops share one event loop and no lock. The *heartbeat* renews the session and does nothing else, so that a slow
+round cannot cost the session. The *rounds* are level-triggered: each reads what is (members, plan, own leases), applies
+it to every shard's state machine, and carries out what those ask for; whatever woke it only set the time. A round that
+fails is tried again after a pause and changes nothing that it did not get to.
+
+While the coordinator does not answer, the node goes on serving what it holds: it cannot know whether its session still
+lives, and need not, for the fence in PostgreSQL refuses every statement of an owner that has been replaced. Only the
+coordinator's own word that the session is over stops the shards, all at once; then the node joins, leases and fences
+anew.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from shard_manager.backoff import Backoff
+from shard_manager.coordinator import MAX_SHARDS, Coordinator, Member, MemberState, View
+from shard_manager.errors import InvalidSetting, SessionLost, ShardCountMismatch
+from shard_manager.events import (
+    Cause,
+    Drained,
+    LeaderChanged,
+    ManagerEvent,
+    PlanSeen,
+    SessionEnded,
+    SessionOpened,
+)
+from shard_manager.host import ShardHost
+from shard_manager.host_calls import HostCalls
+from shard_manager.leader import Leader
+from shard_manager.lease import State
+from shard_manager.shard_table import ShardTable
+from shard_manager.timings import ManagerTimings
+from shard_manager.trouble import Trouble
+
+logger = logging.getLogger(__name__)
+
+_MAX_MOVES_SHARE = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerStatus:
+    """What a node knows of itself and the cluster, for `shardctl status` and health checks.
+
+    `members`, `leader`, `plan_version` (0: no plan seen) and `owners` (shard to node, by the plan) are as of the last
+    successful round. `trouble` is the error that the rounds or the heartbeat are retrying, None if all is well.
+    """
+
+    member: Member
+    joined: bool
+    sessions_lost: int
+    leader: str | None
+    plan_version: int
+    paused: bool
+    members: Mapping[str, Member]
+    owners: Mapping[int, str]
+    shards: Mapping[int, State]
+    trouble: str | None
+
+
+class ShardManager:
+    """Owns shards for one node. Create it inside a running event loop's program, `run` it as a task, end it by `drain`.
+
+    `member` names the node; its state is kept by the manager. `shards` is the cluster's permanent number of shards.
+    `replaces` are incarnations of this node known to be dead (see `IncarnationFile`), whose session may be taken over.
+    `observer` is called for every `ManagerEvent`, synchronously; it must be quick, and what it raises is logged.
+    `max_moves` bounds the shards moved for balance in one plan, by default a tenth of all.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        host: ShardHost,
+        *,
+        member: Member,
+        shards: int,
+        replaces: Collection[int] = (),
+        timings: ManagerTimings | None = None,
+        observer: Callable[[ManagerEvent], None] | None = None,
+        max_moves: int | None = None,
+    ) -> None:
+        if not 1 <= shards <= MAX_SHARDS:
+            raise InvalidSetting("shards", shards, f"must be 1 to {MAX_SHARDS}")
+        self._coordinator = coordinator
+        self._identity = member
+        self._shards = shards
+        self._replaces = tuple(replaces)
+        self._timings = timings if timings is not None else ManagerTimings()
+        self._observer = observer
+        self._calls = HostCalls(host, self._timings, self)
+        self._table = ShardTable(
+            member.node,
+            shards,
+            start=self._calls.start,
+            stop=lambda shard, graceful: self._calls.stop(shard, graceful=graceful),
+            emit=self._emit,
+            clock=self._now_s,
+            setback_initial_s=self._timings.backoff_initial.total_seconds(),
+            setback_max_s=self._timings.backoff_max.total_seconds(),
+        )
+        if max_moves is None:
+            max_moves = -(-shards // _MAX_MOVES_SHARE)
+        self._leader = Leader(coordinator, member.node, shards, self._timings, max_moves, self._emit)
+        self._round_trouble = Trouble("round", member.node, self._emit)
+        self._beat_trouble = Trouble("heartbeat", member.node, self._emit)
+        self._healthy = True
+        self._drain_began_s: float | None = None
+        self._served_until_s: float | None = None
+        self._published: Member | None = None
+        self._joined = asyncio.Event()
+        self._session = 0
+        self._read_anew_s: float | None = None
+        self._view: View | None = None
+        self._running = False
+        self._finished = asyncio.Event()
+
+    # What others call.
+
+    async def run(self) -> None:
+        """Hold shards until drained. Cancelling is the abrupt end: shards stop at once, the session expires later."""
+        self._running = True
+        node = self._identity.node
+        try:
+            async with asyncio.TaskGroup() as loops:
+                heartbeat = loops.create_task(self._heartbeats(), name=f"shard-manager-heartbeat-{node}")
+                await self._rounds()
+                heartbeat.cancel()
+        finally:
+            self._table.end_session(Cause.SHUTDOWN)
+            await self._calls.settled()
+            await self._coordinator.close()
+            self._finished.set()
+
+    async def drain(self) -> None:
+        """Stop serving gracefully, release everything, leave the cluster, and end `run`. Bounded by `drain_limit`.
+
+        Others get up to `drain_handover` to be given the shards before they are released.
+        """
+        if self._drain_began_s is None:
+            self._drain_began_s = self._now_s()
+            logger.info("drain began", extra={"node": self._identity.node, "shards": len(self._table.owned)})
+        self._coordinator.wake()
+        if self._running:
+            await self._finished.wait()
+
+    def fenced(self, shard: int, epoch: int | None = None) -> None:
+        """A fenced statement found no row: `epoch` (default: the present one) of `shard` is gone. Drop the shard.
+
+        If the plan still gives it to this node, it is leased and fenced anew. Old epochs, unknown shards: ignored.
+        """
+        self._table.lost_epoch(shard, epoch)
+
+    def set_healthy(self, healthy: bool) -> None:
+        """Say whether this node can do its work; others take the shards of one that cannot, if they can."""
+        if healthy != self._healthy:
+            self._healthy = healthy
+            self._coordinator.wake()
+
+    @property
+    def owned(self) -> Mapping[int, int]:
+        """Shard to epoch of all shards that are fenced in now."""
+        return self._table.owned
+
+    def status(self) -> ManagerStatus:
+        """A snapshot."""
+        view = self._view
+        plan = view.plan if view is not None else None
+        error = self._round_trouble.error or self._beat_trouble.error
+        return ManagerStatus(
+            member=self._member(),
+            joined=self._joined.is_set(),
+            sessions_lost=self._session,
+            leader=view.leader if view is not None else None,
+            plan_version=plan.version if plan is not None else 0,
+            paused=plan.paused if plan is not None else False,
+            members=view.members if view is not None else {},
+            owners=plan.owners if plan is not None else {},
+            shards=MappingProxyType(dict(self._table.states)),
+            trouble=str(error) if error is not None else None,
+        )
+
+    # What the shard host's tasks tell (`Outcomes`).
+
+    def started(self, shard: int, epoch: int) -> None:
+        self._table.started(shard, epoch)
+
+    def start_failed(self, shard: int) -> None:
+        self._table.start_failed(shard)
+
+    def stopped(self, shard: int) -> None:
+        self._table.stopped(shard)
+        self._coordinator.wake()
+
+    # The heartbeat.
+
+    async def _heartbeats(self) -> None:
+        interval_s = self._timings.heartbeat.total_seconds()
+        backoff = Backoff(min(self._timings.backoff_initial, self._timings.heartbeat), self._timings.heartbeat)
+        while True:
+            await self._joined.wait()
+            await asyncio.sleep(backoff.failed() if self._beat_trouble.error is not None else interval_s)
+            session = self._session
+            try:
+                if self._joined.is_set():
+                    await self._publish()
+            except SessionLost:
+                self._end_session(session)
+            except Exception as error:
+                self._beat_trouble.failed(error, self._now_s())
+                continue
+            self._beat_trouble.over()
+            backoff.succeeded()
+
+    async def _publish(self) -> None:
+        member = self._member()
+        await self._coordinator.renew(member)
+        self._published = member
+
+    def _member(self) -> Member:
+        if self._drain_began_s is not None:
+            return replace(self._identity, state=MemberState.DRAINING)
+        return replace(self._identity, state=MemberState.UP if self._healthy else MemberState.UNHEALTHY)
+
+    def _end_session(self, session: int) -> None:
+        """Stop everything at once, unless the news is about an earlier session than the present one."""
+        if session != self._session or not self._joined.is_set():
+            return
+        self._joined.clear()
+        self._session += 1
+        logger.warning("session lost", extra={"node": self._identity.node, "shards": len(self._table.owned)})
+        self._emit(SessionEnded(node=self._identity.node))
+        self._table.end_session(Cause.SESSION_LOST)
+        self._coordinator.wake()
+
+    # The rounds.
+
+    async def _rounds(self) -> None:
+        backoff = Backoff(self._timings.backoff_initial, self._timings.backoff_max)
+        while True:
+            session = self._session
+            try:
+                if self._drain_began_s is not None and await self._drained():
+                    return
+                if not self._joined.is_set():
+                    await self._join()
+                await self._round()
+            except SessionLost:
+                self._end_session(session)
+            except Exception as error:
+                self._round_trouble.failed(error, self._now_s())
+                self._read_anew_s = None
+                if self._drain_began_s is not None:
+                    self._table.unwant_all(Cause.DRAIN)
+                await asyncio.sleep(backoff.failed())
+            else:
+                self._round_trouble.over()
+                backoff.succeeded()
+                if self._drain_began_s is None or not self._table.is_idle:
+                    await self._coordinator.wait_change(self._pause_s())
+
+    async def _join(self) -> None:
+        member = self._member()
+        await self._coordinator.join(member, ttl=self._timings.session_ttl, replaces=self._replaces)
+        self._published = member
+        self._read_anew_s = None
+        self._leader.new_session(self._now_s())
+        self._joined.set()
+        logger.info("session opened", extra={"node": member.node, "incarnation": member.incarnation})
+        self._emit(SessionOpened(node=member.node, lost_before=self._session))
+
+    async def _round(self) -> None:
+        if self._published != self._member():
+            await self._publish()
+        view = await self._read()
+        view = await self._leader.lead(view, self._now_s())
+        if not self._joined.is_set():
+            # The heartbeat has learnt meanwhile that the session is over: what was read is void.
+            return
+        self._see(view)
+        cause = Cause.DRAIN if self._drain_began_s is not None else Cause.PLAN
+        self._table.reconcile(self._wanted(view), view.held, cause)
+        await self._carry_out()
+
+    async def _read(self) -> View:
+        now_s = self._now_s()
+        reread_s = self._timings.reread.total_seconds()
+        fresh = self._read_anew_s is None or now_s - self._read_anew_s >= reread_s
+        view = await self._coordinator.view(fresh=fresh)
+        if fresh:
+            self._read_anew_s = now_s
+        if view.plan is not None and view.plan.shards != self._shards:
+            raise ShardCountMismatch(configured=self._shards, planned=view.plan.shards)
+        return view
+
+    def _see(self, view: View) -> None:
+        before, self._view = self._view, view
+        previous = before.leader if before is not None else None
+        if view.leader != previous:
+            logger.info(
+                "leader changed", extra={"node": self._identity.node, "leader": view.leader, "previous": previous}
+            )
+            self._emit(LeaderChanged(leader=view.leader, previous=previous))
+        version = before.plan.version if before is not None and before.plan is not None else 0
+        if view.plan is not None and view.plan.version != version:
+            mine = len(view.plan.shards_of(self._identity.node))
+            self._emit(PlanSeen(version=view.plan.version, mine=mine))
+
+    def _wanted(self, view: View) -> frozenset[int]:
+        mine = view.plan.shards_of(self._identity.node) if view.plan is not None else frozenset()
+        if self._drain_began_s is None:
+            return mine
+        others = any(
+            member.state is MemberState.UP for node, member in view.members.items() if node != self._identity.node
+        )
+        waited_s = self._now_s() - self._drain_began_s
+        return mine if others and waited_s < self._timings.drain_handover.total_seconds() else frozenset()
+
+    async def _carry_out(self) -> None:
+        """Do what the shards ask for, releases first, until an answer asks for nothing new."""
+        released: list[int] = []
+        while True:
+            releases = self._table.take_releases()
+            if releases:
+                await self._coordinator.release(releases)
+                self._table.released(releases)
+                released.extend(lease.shard for lease in releases)
+            acquires = self._table.take_acquires()
+            if acquires:
+                self._table.leased(await self._coordinator.acquire(acquires))
+            fences = self._table.take_fences()
+            if fences:
+                self._table.fenced_in(fences, await self._calls.fence_in(fences))
+            if not (releases or fences):
+                break
+        if released:
+            await self._calls.released(released)
+            # Free again, and perhaps wanted again: look at once.
+            self._coordinator.wake()
+
+    def _pause_s(self) -> float:
+        timings = self._timings
+        pause = timings.handoff_poll if self._table.waits_for_lease else timings.poll
+        retry_s = self._table.next_retry_s()
+        if retry_s is None:
+            return pause.total_seconds()
+        return min(pause.total_seconds(), max(retry_s - self._now_s(), 0.001))
+
+    async def _drained(self) -> bool:
+        """While draining: leave if nothing is held any more, or give up when the time is over. True: it is done."""
+        give_up = self._drain_is_overdue()
+        if not give_up and not (self._table.is_idle and self._published_draining()):
+            return False
+        left = False
+        if self._joined.is_set():
+            try:
+                await self._coordinator.leave()
+                left = True
+            except Exception as error:
+                if not give_up:
+                    raise
+                logger.warning("node could not leave", extra={"node": self._identity.node, "error": str(error)})
+            self._joined.clear()
+        logger.info("drained", extra={"node": self._identity.node, "left": left})
+        self._emit(Drained(node=self._identity.node, left=left))
+        return True
+
+    def _drain_is_overdue(self) -> bool:
+        now_s = self._now_s()
+        if self._drain_began_s is None:
+            return False
+        if self._table.is_serving or self._served_until_s is None:
+            self._served_until_s = now_s
+        return (
+            now_s - self._drain_began_s >= self._timings.drain_limit.total_seconds()
+            or now_s - self._served_until_s >= self._timings.leave_limit.total_seconds()
+        )
+
+    def _published_draining(self) -> bool:
+        return not self._joined.is_set() or (
+            self._published is not None and self._published.state is MemberState.DRAINING
+        )
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _emit(self, event: ManagerEvent) -> None:
+        if self._observer is None:
+            return
+        try:
+            self._observer(event)
+        except Exception:
+            logger.exception("observer failed", extra={"kind": type(event).__name__})

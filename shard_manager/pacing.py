@@ -1,0 +1,59 @@
+"""When the leader may move what: pure, from what it has seen of the membership and when.
+
+One node that vanishes alone is dead: its shards are given out at once. Several that vanish together, or anybody missing
+just after the leader's own session began, look more like a coordinator that was away and is coming back, and they get
+`loss_guard` to return before their shards move. Balance is never urgent: it waits until membership has been still for
+`settle`, and so long again after each round of moves.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import timedelta
+
+from shard_manager.coordinator import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """`hold`: absent nodes whose shards stay theirs for now. `voluntary`: whether moves for balance may be made."""
+
+    hold: frozenset[str]
+    voluntary: bool
+
+
+class Pacing:
+    """The leader's memory of one session. Times are seconds of any monotonic clock, the same for all calls."""
+
+    def __init__(self, *, settle: timedelta, loss_guard: timedelta, started_s: float) -> None:
+        self._settle_s = settle.total_seconds()
+        self._guard_s = loss_guard.total_seconds()
+        self._trusted_from_s = started_s + self._guard_s
+        self._present: frozenset[str] = frozenset()
+        self._missing_since_s: dict[str, float] = {}
+        self._hold_until_s: dict[str, float] = {}
+        self._still_since_s = started_s
+
+    def pace(self, members: Collection[str], plan: Plan | None, now_s: float) -> Pace:
+        """Take note of who is here now and say what may move."""
+        present = frozenset(members)
+        if present != self._present:
+            self._present = present
+            self._still_since_s = now_s
+        owners = frozenset(plan.owners.values()) if plan is not None else frozenset()
+        missing = owners - present
+        self._missing_since_s = {node: self._missing_since_s.get(node, now_s) for node in missing}
+        self._hold_until_s = {node: self._hold_until(node) for node in missing}
+        return Pace(
+            hold=frozenset(node for node, until_s in self._hold_until_s.items() if until_s > now_s),
+            voluntary=self._still_since_s + self._settle_s <= now_s,
+        )
+
+    def _hold_until(self, node: str) -> float:
+        since_s = self._missing_since_s[node]
+        near = [other for other, other_s in self._missing_since_s.items() if abs(other_s - since_s) < self._guard_s]
+        until_s = since_s + self._guard_s if len(near) > 1 else since_s
+        return max(until_s, self._trusted_from_s, self._hold_until_s.get(node, until_s))
+
+    def moved(self, now_s: float) -> None:
+        """Shards were moved for balance: let that settle before the next round."""
+        self._still_since_s = now_s
