@@ -26,8 +26,13 @@ SETTINGS = {"fsync": "off", "shared_buffers": "16MB"}
 PARENT = """
 import sys
 from pathlib import Path
-from server.embedded import EmbeddedPostgres
-server = EmbeddedPostgres(Path(sys.argv[1]), settings={"fsync": "off"}, ephemeral=sys.argv[2] == "ephemeral")
+from server.embedded import EmbeddedPostgres, PostgresInstallation
+server = EmbeddedPostgres(
+    Path(sys.argv[1]),
+    ephemeral=sys.argv[2] == "ephemeral",
+    installation=PostgresInstallation(bin_dir=Path(sys.argv[3])),
+    settings={"fsync": "off"},
+)
 server.start()
 print(server.pid, server.dsn, flush=True)
 sys.stdin.read()
@@ -48,8 +53,8 @@ def server(folder: Path) -> Iterator[EmbeddedPostgres]:
         yield running
 
 
-def make_server(folder: Path) -> EmbeddedPostgres:
-    return EmbeddedPostgres(folder / "data", installation=default_installation(), settings=SETTINGS)
+def make_server(folder: Path, **settings: str) -> EmbeddedPostgres:
+    return EmbeddedPostgres(folder / "data", installation=default_installation(), settings=SETTINGS | settings)
 
 
 def add_row(dsn: str) -> int:
@@ -75,7 +80,7 @@ def alive(pid: int) -> bool:
 def start_parent(data: Path, kind: str, *prefix: str) -> tuple[subprocess.Popen[str], int, str]:
     """Start a process that runs a server; return it, the postmaster's id and the connection URI."""
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    command = [*prefix, sys.executable, "-c", PARENT, str(data), kind]
+    command = [*prefix, sys.executable, "-c", PARENT, str(data), kind, str(default_installation().bin_dir)]
     parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     assert parent.stdout is not None
     pid, dsn = parent.stdout.readline().split()
@@ -271,7 +276,7 @@ def test_data_of_another_major_version_are_refused(folder: Path) -> None:
 
 
 def test_a_failed_start_shows_the_log_and_frees_the_folder(folder: Path) -> None:
-    broken = EmbeddedPostgres(folder / "data", settings={**SETTINGS, "shared_buffers": "many"})
+    broken = make_server(folder, shared_buffers="many")
     with pytest.raises(EmbeddedPostgresError, match="invalid value for parameter"):
         broken.start()
     with make_server(folder) as server:
