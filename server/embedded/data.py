@@ -17,7 +17,6 @@ ROLE: Final = "shardwheel"
 DATABASE: Final = "shardwheel"
 
 _INITDB_TIMEOUT_S = 120.0
-_LEFTOVER_GRACE_S = 5.0
 
 
 def prepare(folder: ServerFolder, installation: PostgresInstallation, account: Account, *, sync: bool) -> None:
@@ -36,7 +35,7 @@ def prepare(folder: ServerFolder, installation: PostgresInstallation, account: A
             f"the data in {folder.pgdata} are of PostgreSQL {found}, the programs of {installation.major}; "
             "dump them with the old programs and load them into a new folder, or remove the folder"
         )
-    remains.end_processes(folder.pgdata, grace_s=_LEFTOVER_GRACE_S)
+    remains.end_processes(folder.pgdata)
     remains.remove_stale_pid_file(folder.pgdata)
 
 

@@ -17,21 +17,22 @@ def server_processes(pgdata: Path) -> list[int]:
     return list(_processes_in(pgdata.resolve()))
 
 
-def end_processes(pgdata: Path, *, grace_s: float, timeout_s: float = 10.0) -> None:
-    """End what still runs on `pgdata`: by a fast shutdown, and after `grace_s` by force.
+def end_processes(pgdata: Path, *, shutdown_grace_s: float = 30.0, orphan_grace_s: float = 2.0) -> None:
+    """End what still runs on `pgdata`: a server by a fast shutdown, and after its time of grace by force.
 
-    Back ends whose postmaster is gone end by themselves, unless they are stopped or busy. Killing them is safe once
-    the postmaster is gone too: the next start recovers from the log. Raises `EmbeddedPostgresError` if one cannot be
-    ended.
+    Back ends whose postmaster is gone end by themselves, unless they are stopped or busy. Killing them is safe, for
+    the next start recovers from the log. Raises `EmbeddedPostgresError` if one cannot be ended.
     """
     running = server_processes(pgdata)
     if not running:
         return
     postmaster = recorded_pid(pgdata)
+    grace_s = orphan_grace_s
     if postmaster in running:
         _signal(postmaster, signal.SIGINT)
+        grace_s = shutdown_grace_s
     if not _wait_until_gone(pgdata, grace_s):
-        kill_processes(pgdata, timeout_s=timeout_s)
+        kill_processes(pgdata)
 
 
 def kill_processes(pgdata: Path, *, timeout_s: float = 10.0) -> None:

@@ -20,7 +20,7 @@ from tests.support.scratch import make_folder
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SETTINGS = {"fsync": "off", "shared_buffers": "16MB"}
+SETTINGS = {"fsync": "off", "shared_buffers": "16MB", "dynamic_shared_memory_type": "mmap"}
 
 # Starts a server in the folder named by its argument, says where it is, and waits to be killed.
 PARENT = """
@@ -31,7 +31,7 @@ server = EmbeddedPostgres(
     Path(sys.argv[1]),
     ephemeral=sys.argv[2] == "ephemeral",
     installation=PostgresInstallation(bin_dir=Path(sys.argv[3])),
-    settings={"fsync": "off"},
+    settings={"fsync": "off", "dynamic_shared_memory_type": "mmap"},
 )
 server.start()
 print(server.pid, server.dsn, flush=True)

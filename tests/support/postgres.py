@@ -23,6 +23,8 @@ _SETTINGS = {
     "shared_buffers": "64MB",
     "max_wal_size": "512MB",
     "autovacuum_naptime": "10s",
+    # In the data's folder, for a killed server cannot remove shared memory of the other kinds.
+    "dynamic_shared_memory_type": "mmap",
 }
 
 
