@@ -1,6 +1,7 @@
 """Rules about the source text that no other tool checks."""
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -16,10 +17,11 @@ SQL_PLACES = ("server/store/", "shard_manager/postgres/", "shard_manager/postgre
 SQL_CALL = re.compile(r"\.(execute|executemany)\(|\bcursor\(")
 
 FORBIDDEN_NAMES = {"utils.py", "util.py", "common.py", "helpers.py", "misc.py"}
-# Homes and mount points that exist on one machine only, and hosts of package registries and mirrors.
+# Where this very checkout and its interpreter lie, and hosts of package registries and mirrors.
 MACHINE_TEXT = re.compile(
-    r"/(?:home|Users)/[a-z]\w*/|/root/|/work/main|/work/shared|/work/\.|"
-    r"(?:index-url|registry)\s*[=:]\s*\S*https?://|pypi\.org|registry\.npmjs|repo1?\.maven|proxy\.golang",
+    "|".join(re.escape(place) for place in {str(REPOSITORY), sys.prefix, sys.base_prefix} - {"/usr", "/usr/local", "/"})
+    + r"|/work/(?:main|shared)\b"
+    + r"|(?:index-url|registry)\s*[=:]\s*\S*https?://|pypi\.org|registry\.npmjs|repo1?\.maven|proxy\.golang",
     re.IGNORECASE,
 )
 TEXT_SUFFIXES = {
