@@ -1,0 +1,73 @@
+"""`shardctl handlers`: look at handlers, stop and resume the hand-out of their jobs."""
+
+from typing import Annotated
+
+import typer
+
+from shard_manager.shardctl.command import Cli, command, group
+from shard_manager.shardctl.layout import Column, Line, Table
+from shard_manager.shardctl.message_json import message_to_json
+from shard_manager.shardctl.times import format_duration
+from shardwheel.v1.admin_service_pb2 import Handler, ListHandlersRequest, PauseHandlerRequest, ResumeHandlerRequest
+
+app = group("Look at handlers, pause and resume them.")
+
+HandlerName = Annotated[str, typer.Argument(metavar="HANDLER", help="Name of the handler.", show_default=False)]
+
+# The server stops counting due jobs there.
+_MOST_DUE = 10_000
+
+
+@command(app, "list")
+async def list_(cli: Cli) -> None:
+    """List the handlers with their workers and the jobs that wait for them."""
+    async with cli.connect() as connection:
+        request = ListHandlersRequest(namespace=cli.settings.namespace)
+        response = await connection.call(connection.admin.ListHandlers, request)
+    columns = (
+        Column("HANDLER", minimum=16),
+        Column("STATE", state=True),
+        Column("WORKERS", right=True),
+        Column("SLOTS", right=True),
+        Column("RUNNING", right=True),
+        Column("DUE", right=True),
+        Column("OLDEST", right=True),
+    )
+    data = {"handlers": [message_to_json(handler) for handler in response.handlers]}
+    cli.output.emit(data, Table(columns, [_row(each) for each in response.handlers], empty="no handlers"))
+
+
+def _row(handler: Handler) -> tuple[str, ...]:
+    return (
+        handler.handler,
+        "paused" if handler.paused else "active",
+        str(handler.worker_count),
+        str(handler.slot_count),
+        str(handler.running_count),
+        f"{_MOST_DUE}+" if handler.due_count >= _MOST_DUE else str(handler.due_count),
+        format_duration(handler.oldest_due.ToTimedelta()) if handler.HasField("oldest_due") else "-",
+    )
+
+
+@command(app, "pause")
+async def pause(
+    cli: Cli,
+    *,
+    handler: HandlerName,
+    note: Annotated[str | None, typer.Option(metavar="TEXT", help="A note for people.")] = None,
+) -> None:
+    """Stop the hand-out of a handler's jobs. Running ones go on."""
+    async with cli.connect() as connection:
+        request = PauseHandlerRequest(namespace=cli.settings.namespace, handler=handler, note=note or "")
+        paused = await connection.call(connection.admin.PauseHandler, request)
+    running = f"; {paused.running_count} jobs of it still run" if paused.running_count else ""
+    cli.output.emit(message_to_json(paused), Line(f"handler {paused.handler} is paused{running}"))
+
+
+@command(app, "resume")
+async def resume(cli: Cli, *, handler: HandlerName) -> None:
+    """Hand out a paused handler's jobs again."""
+    async with cli.connect() as connection:
+        request = ResumeHandlerRequest(namespace=cli.settings.namespace, handler=handler)
+        resumed = await connection.call(connection.admin.ResumeHandler, request)
+    cli.output.emit(message_to_json(resumed), Line(f"handler {resumed.handler} is active"))
