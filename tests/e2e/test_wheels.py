@@ -1,5 +1,6 @@
 """The two wheels of the tree: what is in them, what they need, and that building them leaves no trace."""
 
+import shutil
 import subprocess
 import zipfile
 from collections.abc import Iterator
@@ -27,26 +28,28 @@ print(len(names), *sorted({name.partition(".")[0] for name in sys.modules}))
 
 
 @pytest.fixture(scope="module")
-def untouched_tree() -> Iterator[None]:
-    before = untracked()
-    yield
-    assert untracked() - before == set(), "building the wheels left files in the tree"
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A copy of what git knows or would add; building the wheels must not change it."""
+    copy = tmp_path_factory.mktemp("tree")
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (REPOSITORY / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(REPOSITORY / name, copy / name)
+    before = set(copy.rglob("*"))
+    yield copy
+    assert set(copy.rglob("*")) == before, "building the wheels left files in the tree"
 
 
 @pytest.fixture(scope="module")
-def sdk_wheel(tmp_path_factory: pytest.TempPathFactory, untouched_tree: None) -> Path:
-    return build_wheel(REPOSITORY / "worker_sdk", tmp_path_factory.mktemp("sdk"))
+def sdk_wheel(tmp_path_factory: pytest.TempPathFactory, tree: Path) -> Path:
+    return build_wheel(tree / "worker_sdk", tmp_path_factory.mktemp("sdk"))
 
 
 @pytest.fixture(scope="module")
-def whole_wheel(tmp_path_factory: pytest.TempPathFactory, untouched_tree: None) -> Path:
-    return build_wheel(REPOSITORY, tmp_path_factory.mktemp("whole"))
-
-
-def untracked() -> set[str]:
-    command = ["git", "status", "--porcelain", "--untracked-files=all"]
-    finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    return {line for line in finished.stdout.splitlines() if line.startswith("??")}
+def whole_wheel(tmp_path_factory: pytest.TempPathFactory, tree: Path) -> Path:
+    return build_wheel(tree, tmp_path_factory.mktemp("whole"))
 
 
 def names_in(wheel: Path) -> set[str]:
@@ -60,7 +63,7 @@ def metadata_of(wheel: Path) -> Message:
         return Parser().parsestr(archive.read(name).decode())
 
 
-def sources(package: str, root: Path = REPOSITORY) -> set[str]:
+def sources(package: str, root: Path) -> set[str]:
     """Return the files of a package that a wheel has to hold."""
     return {
         path.relative_to(root).as_posix()
@@ -71,8 +74,8 @@ def sources(package: str, root: Path = REPOSITORY) -> set[str]:
     }
 
 
-def test_the_small_wheel_holds_the_sdk_and_the_generated_code_only(sdk_wheel: Path) -> None:
-    wanted = sources("worker_sdk") | sources("shardwheel", REPOSITORY / "proto" / "gen")
+def test_the_small_wheel_holds_the_sdk_and_the_generated_code_only(sdk_wheel: Path, tree: Path) -> None:
+    wanted = sources("worker_sdk", tree) | sources("shardwheel", tree / "proto" / "gen")
     assert names_in(sdk_wheel) == wanted | {"worker_sdk/LICENSE"}
 
 
@@ -83,10 +86,10 @@ def test_the_small_wheel_needs_grpc_and_protobuf_only(sdk_wheel: Path) -> None:
     assert sorted(text.split("<")[0].split(">")[0] for text in needed) == ["grpcio", "protobuf"]
 
 
-def test_the_whole_wheel_holds_everything(whole_wheel: Path) -> None:
-    wanted = sources("shardwheel", REPOSITORY / "proto" / "gen")
+def test_the_whole_wheel_holds_everything(whole_wheel: Path, tree: Path) -> None:
+    wanted = sources("shardwheel", tree / "proto" / "gen")
     for package in ("server", "shard_manager", "worker_sdk"):
-        wanted |= sources(package)
+        wanted |= sources(package, tree)
     names = names_in(whole_wheel)
     assert wanted - names == set()
     assert {name.partition("/")[0] for name in names} == {"server", "shard_manager", "worker_sdk", "shardwheel"}
@@ -108,7 +111,7 @@ def test_the_whole_wheel_installs_both_commands(whole_wheel: Path) -> None:
     assert "shardctl = shard_manager.shardctl:main" in text
 
 
-def test_the_sdk_works_in_a_project_with_packages_named_like_ours(tmp_path: Path, untouched_tree: None) -> None:
+def test_the_sdk_works_in_a_project_with_packages_named_like_ours(tmp_path: Path) -> None:
     project = tmp_path / "project"
     for package in ("server", "tests"):
         (project / package).mkdir(parents=True)
