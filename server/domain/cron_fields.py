@@ -178,7 +178,7 @@ def compile_table(fields: CronFields) -> CronTable:
         minutes_below=_counts_below(fields.minutes, 60),
         hours_below=_counts_below(fields.hours, 24),
         day_masks=day_masks,
-        every_day=len(fields.months) == 12 and fields.every_month_day and fields.every_weekday,
+        every_day=len(fields.months) == 12 and all(mask == _full(i // 7 + 28) for i, mask in enumerate(day_masks)),
         every_hour=len(fields.hours) == 24,
         follows_real_time=fields.minute_star or fields.hour_star,
     )
@@ -237,6 +237,11 @@ def _weekday_mask(weekdays: tuple[int, ...], nth_weekdays: tuple[tuple[int, int]
         elif nth <= len(days):
             mask |= 1 << days[nth - 1]
     return mask
+
+
+def _full(length: int) -> int:
+    """Return the mask of all days of a month."""
+    return (1 << (length + 1)) - 2
 
 
 def _mask(bits: Iterable[int]) -> int:
