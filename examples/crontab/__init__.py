@@ -1,0 +1,1 @@
+"""Runs the commands of crontabs as jobs; see README.md beside this file."""
