@@ -45,7 +45,7 @@ class CrontabEntry:
     `line` counts from 1. `expression` is the five time fields, single spaces between them, or the @name as written.
     `stdin` is the input behind a `%`, None if there is none. `user` is None in the user form. `environment` holds the
     settings above the line, `CRON_TZ` and `TZ` among them; `time_zone` is the value of `CRON_TZ`, for `TZ` concerns the
-    command, not its times; None means the zone of the machine. `reboot` marks `@reboot`, which no schedule can express:
+    command, not its times; None means the zone of the machine. `reboot` marks `@reboot`, which no schedule can express;
     it may become a job that runs once. `name` is unique in the file and stays the same while file name and command do.
     `notes` say what will differ from cron.
     """
@@ -202,7 +202,7 @@ class _Reader:
 
     def notes(self, reboot: bool) -> Iterator[str]:
         if reboot:
-            yield "@reboot is no schedule: cron runs it when the machine starts; here it can only run once, now"
+            yield "@reboot, the start of the machine, is no schedule; submit a job if the command has to run once"
         if self.environment.get("RANDOM_DELAY", "0") not in ("", "0"):
             yield "RANDOM_DELAY has no effect on the times; give the schedule a jitter instead"
 

@@ -21,10 +21,13 @@ from examples.crontab.process import (
     ShellResult,
     run_command,
 )
+from server.domain.cron import parse_cron
 from server.domain.crontab import CrontabEntry, parse_crontab
+from server.domain.zones import load_zone
 from tests.support.waiting import eventually
 
 OWN = pwd.getpwuid(os.geteuid())
+SAMPLE = (Path(__file__).parents[2] / "examples" / "crontab" / "sample.crontab").read_bytes()
 PYTHON = shlex.quote(sys.executable)
 
 
@@ -139,6 +142,19 @@ async def test_an_entry_of_a_crontab_runs_as_cron_would_run_it(tmp_path: Path) -
     assert year.isdigit()
     assert greeting == "good morning"
     assert (tmp_path / "mail").read_text() == "Dear all,\n100% true\n"
+
+
+async def test_the_sample_crontab_does_what_it_says() -> None:
+    entries = parse_crontab(SAMPLE, system=False, validate=parse_cron, validate_time_zone=load_zone)
+    outputs = {}
+    for entry in entries:
+        assert isinstance(entry, CrontabEntry)
+        command = ShellCommand(command=entry.command, stdin=entry.stdin, environment=dict(entry.environment))
+        result = await run_command(command)
+        outputs[entry.command.split()[0], result.exit_code] = result.output
+    assert list(outputs) == [("echo", 0), ("cat", 0), ("df", 0), ("echo", 3)]
+    assert outputs["echo", 0].startswith("good morning from ")
+    assert outputs["cat", 0].endswith("a percent sign starts the input, % stands for itself.\n")
 
 
 async def test_cancelling_ends_the_whole_group_and_lets_it_clean_up(tmp_path: Path) -> None:
