@@ -4,13 +4,15 @@ A partition holds one UTC day. Rows are never deleted one by one; a day past its
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 from psycopg.sql import SQL, Identifier, Literal
 
-from server.store.database import Connection
+from server.store.database import MISSING_PARTITION, Connection, Database, Query, Row
+from server.store.errors import Refused
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,27 @@ async def ensure_time_partitions(connection: Connection) -> list[str]:
             await connection.execute(statement)
             made.append(partition_name(parent, day))
     return made
+
+
+async def run_history(
+    database: Database, query: Query, params: Sequence[object] = (), *, timeout: float = 6.0, api: bool = False
+) -> list[Row]:
+    """Like `Database.run`, for statements that write to the history or to `attempts`.
+
+    If the day's partition is missing, the time partitions are made on the spot and the statement is run again.
+    """
+    try:
+        return await database.run(query, params, timeout=timeout, api=api)
+    except Refused as error:
+        if error.sqlstate != MISSING_PARTITION:
+            raise
+        log.warning("time partition missing: making it now")
+    try:
+        await database.transact(ensure_time_partitions, api=api)
+    except Refused as error:
+        # Another node made it at the same time; if not, the second try says what is wrong.
+        log.warning("time partitions could not be made", extra={"error": str(error)})
+    return await database.run(query, params, timeout=timeout, api=api)
 
 
 async def drop_expired_partitions(connection: Connection, retention: Retention) -> list[str]:

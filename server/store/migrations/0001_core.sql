@@ -37,6 +37,7 @@ CREATE TABLE handlers (
     changed_at timestamptz NOT NULL DEFAULT now(),
     UNIQUE (namespace_id, name)
 );
+CREATE INDEX handlers_changed ON handlers (changed_at);
 
 -- One row per incarnation of a worker: the lease of everything it runs.
 CREATE TABLE workers (
