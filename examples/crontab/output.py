@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import re
 from types import TracebackType
 from typing import Final, Self
 
 _READ_BYTES: Final = 64 * 1024
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 class OutputPipe:
@@ -50,8 +52,12 @@ class OutputPipe:
             pass  # somebody in the background keeps it; what came so far is the output
 
     def text(self) -> str:
-        """Return what is kept, as text that can be stored: broken UTF-8 and NUL are replaced."""
-        return self._kept[-self._limit :].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+        """Return what is kept as text: broken UTF-8 and control characters, save tabs and line ends, are replaced.
+
+        As JSON it takes at most three times the limit, where control characters as they are would take six times.
+        """
+        decoded = self._kept[-self._limit :].decode("utf-8", "replace")
+        return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", decoded)
 
     def _read(self) -> None:
         try:

@@ -1,6 +1,7 @@
 """The shell handler of the crontab example with real processes: results, caps, accounts, and nothing left behind."""
 
 import asyncio
+import json
 import os
 import pwd
 import shlex
@@ -25,9 +26,11 @@ from server.domain.cron import parse_cron
 from server.domain.crontab import CrontabEntry, parse_crontab
 from server.domain.zones import load_zone
 from tests.support.waiting import eventually
+from worker_sdk.codec import JsonCodec
 
 OWN = pwd.getpwuid(os.geteuid())
 SAMPLE = (Path(__file__).parents[2] / "examples" / "crontab" / "sample.crontab").read_bytes()
+RESULT_LIMIT = 256 * 1024  # the server's default
 PYTHON = shlex.quote(sys.executable)
 
 
@@ -121,7 +124,15 @@ async def test_of_a_large_output_the_end_is_kept() -> None:
 
 
 async def test_an_output_that_is_no_text_is_cleaned() -> None:
-    assert (await run(r"printf 'a\377b\000c'")).output == "a\ufffdb\ufffdc"
+    result = await run(r"printf 'a\377b\000c\033[1md\t\r\n'")
+    assert result.output == "a\ufffdb\ufffdc\ufffd[1md\t\r\n"
+
+
+@pytest.mark.parametrize("data", [r"b'\x01'", r"b'\xff'", r"b'\\'", r"b'\n'", r"'ü'.encode()"])
+async def test_the_largest_output_fits_into_a_result(data: str) -> None:
+    result = await run(f"{PYTHON} -c {shlex.quote(f'import sys; sys.stdout.buffer.write({data} * 100_000)')}")
+    assert result.output_bytes >= 100_000
+    assert len(JsonCodec().encode(result)) < RESULT_LIMIT
 
 
 async def test_an_entry_of_a_crontab_runs_as_cron_would_run_it(tmp_path: Path) -> None:
@@ -138,6 +149,7 @@ async def test_an_entry_of_a_crontab_runs_as_cron_would_run_it(tmp_path: Path) -
         shell=entry.shell,
     )
     assert asdict(command) == entry.payload()
+    assert JsonCodec().decoder(ShellCommand)(json.dumps(entry.payload()).encode()) == command
     year, greeting = (await run_command(command)).output.splitlines()
     assert year.isdigit()
     assert greeting == "good morning"
