@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import IO
 
+import grpc
 from rich.progress import Progress
 
 from server.domain.errors import InvalidInput
-from shard_manager.shardctl.call_error import CallRefusedError
+from shard_manager.shardctl.call_error import CallFailedError, CallRefusedError
 from shard_manager.shardctl.command import Cli
 from shard_manager.shardctl.connection import Connection
 from shard_manager.shardctl.failure import CommandFailedError, RefusedInputError
@@ -29,6 +30,13 @@ _BATCH_BYTES = 4 * 1024 * 1024 - 64 * 1024
 _LONGEST_LINE = 8 * 1024 * 1024
 _SHOWN_ERRORS = 20
 _SPOOL_BYTES = 64 * 1024 * 1024
+_UNKNOWN_OUTCOME = (
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.UNKNOWN,
+)
 _ITEM = re.compile(r"^jobs\[([0-9]{1,9})\]\.?(.*)$")
 
 
@@ -93,13 +101,14 @@ async def _store(
             response = await connection.call(connection.jobs.SubmitJobs, request)
         except CallRefusedError as error:
             raise RefusedInputError(*_refused_lines(path, batch, error), _stored_text(stored)) from None
-        except CommandFailedError as error:
-            raise CommandFailedError(
-                *error.lines,
-                _stored_text(stored),
-                f"Whether lines {batch.lines[0]} to {batch.lines[-1]} are stored is not known; "
-                "with a dedupe_key in each line the file can simply be submitted again.",
-            ) from None
+        except CallFailedError as error:
+            lines = [*error.lines, _stored_text(stored)]
+            if error.code in _UNKNOWN_OUTCOME:
+                lines += [
+                    f"Whether lines {batch.lines[0]} to {batch.lines[-1]} are stored is not known.",
+                    "With a dedupe_key in each line the file can simply be submitted again.",
+                ]
+            raise CommandFailedError(*lines) from None
         stored.results += response.results
         stored.last_line = batch.lines[-1]
         progress.update(task, advance=len(batch.jobs))

@@ -50,7 +50,9 @@ async def import_(
     ] = None,
     handler: Annotated[str, typer.Option(metavar="NAME", help="Handler that runs the commands.")] = "shell",
     prefix: Annotated[str, typer.Option(metavar="TEXT", help="Put before all names, for example web1/.")] = "",
-    max_attempts: Annotated[int, typer.Option(**COUNT, help="Tries of each job; cron makes one.")] = 1,
+    max_attempts: Annotated[
+        int | None, typer.Option(**COUNT, help="Tries of each job. [default: 1, as cron's]")
+    ] = None,
     attempt_timeout: Annotated[timedelta | None, typer.Option(**DURATION, help="Limit of each attempt.")] = None,
     policy: PolicyOptions,
 ) -> None:
@@ -64,7 +66,7 @@ async def import_(
     """
     spec = ScheduleSpec()
     spec.job.handler = handler
-    spec.job.retry.max_attempts = max_attempts
+    spec.job.retry.max_attempts = max_attempts or 1
     if attempt_timeout is not None:
         spec.job.timeouts.attempt_timeout.FromTimedelta(attempt_timeout)
     policy.apply(spec)
@@ -115,12 +117,9 @@ def _without(reading: Reading, error: EntriesRefusedError) -> Reading:
 
 def _refusal(bad: list[Remark], dry_run: bool, *lines: str) -> RefusedInputError:
     advice = lines or ("Correct the lines, or leave them out with --skip-bad.",)
+    count = f"{len(bad)} bad {'entry' if len(bad) == 1 else 'entries'}"
     nothing = "" if dry_run else "; nothing was stored"
-    return RefusedInputError(
-        *(printable(str(remark)) for remark in bad),
-        f"error: {len(bad)} bad {'entry' if len(bad) == 1 else 'entries'}{nothing}",
-        *advice,
-    )
+    return RefusedInputError(*(printable(str(remark)) for remark in bad), f"error: {count}{nothing}", *advice)
 
 
 def _zone(given: str | None) -> tuple[str, str]:

@@ -88,10 +88,8 @@ async def submit(
     if dedupe_ttl is not None:
         job.dedupe_ttl.FromTimedelta(dedupe_ttl)
     if file is not None:
-        if wait or dedupe_key:
-            raise RefusedInputError(
-                "error: --file: --wait and --dedupe-key are for one job; put dedupe_key in the lines"
-            )
+        if wait or dedupe_key or given is not None:
+            raise RefusedInputError("error: --file: a payload, --dedupe-key and --wait are for one job; use the lines")
         await submit_file(cli, file, job)
         return
     if not handler:
