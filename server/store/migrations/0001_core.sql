@@ -215,8 +215,9 @@ CREATE INDEX schedules_due ON schedules (shard, next_fire_at, id) WHERE NOT paus
 -- Names are unique per namespace over all shards; the row also leads from a name to the schedule's shard.
 CREATE TABLE schedule_names (
     namespace_id integer NOT NULL REFERENCES namespaces,
-    name text NOT NULL,
+    name text COLLATE "C" NOT NULL,
     schedule_id bigint NOT NULL UNIQUE,
     handler_id integer NOT NULL,
     PRIMARY KEY (namespace_id, name)
 );
+CREATE INDEX schedule_names_handler ON schedule_names (namespace_id, handler_id, name);
