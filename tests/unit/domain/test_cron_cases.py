@@ -20,6 +20,22 @@ def walk(expression: str, zone: str, after: str, count: int, **policies: GapPoli
     return [instant.strftime("%Y-%m-%dT%H:%M:%SZ") for instant in found]
 
 
+def refusal_of(expression: str) -> InvalidInput:
+    with pytest.raises(InvalidInput) as refused:
+        parse_cron(expression)
+    return refused.value
+
+
+def seconds_to_refuse(expression: str) -> float:
+    """Return the best of five times, for other processes run too."""
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        refusal_of(expression)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
 def test_a_time_in_the_gap_runs_once_right_after_it() -> None:
     after = "2026-03-07T17:00:00Z"
     assert walk("30 2 * * *", "America/New_York", after, 2) == ["2026-03-08T07:00:00Z", "2026-03-09T06:30:00Z"]
@@ -109,12 +125,11 @@ def test_a_day_that_a_zone_left_out() -> None:
     "expression", ["0 0 31 2 *", "0 0 30 2 *", "0 0 31 4 *", "0 0 30 2 */2", "0 0 31 2,4,6,9,11 *"]
 )
 def test_impossible_dates_are_refused_at_once(expression: str) -> None:
-    parse_cron("0 0 * * *")
-    start = time.perf_counter()
-    with pytest.raises(InvalidInput, match=r"day-of-month: .* never occurs in month") as refused:
-        parse_cron(expression)
-    assert time.perf_counter() - start < 0.005
-    assert (refused.value.field, refused.value.value) == ("cron", expression)
+    refused = refusal_of(expression)
+    assert seconds_to_refuse(expression) < 0.005
+    assert (refused.field, refused.value) == ("cron", expression)
+    assert "day-of-month: " in refused.reason
+    assert "never occurs in month" in refused.reason
 
 
 def test_leap_days_are_found_over_the_year_2100() -> None:
@@ -160,12 +175,10 @@ def test_six_fields_have_the_seconds_first() -> None:
     ],
 )
 def test_malformed_expressions_are_refused_in_bounded_time(expression: str, reason: str) -> None:
-    start = time.perf_counter()
-    with pytest.raises(InvalidInput) as refused:
-        parse_cron(expression)
-    assert time.perf_counter() - start < 0.005
-    assert reason in refused.value.reason
-    assert len(str(refused.value)) < 600
+    refused = refusal_of(expression)
+    assert seconds_to_refuse(expression) < 0.005
+    assert reason in refused.reason
+    assert len(str(refused)) < 600
 
 
 def test_the_search_ends_with_the_calendar() -> None:

@@ -183,6 +183,40 @@ def test_every_second_fires_every_second(zone_name: str, change: datetime) -> No
     assert found == [change + timedelta(seconds=n) for n in range(-2, 3608)]
 
 
+@pytest.mark.parametrize(
+    ("expression", "fold", "count"),
+    [
+        ("10,50 1 * * *", FoldPolicy.FIRST, 2),
+        ("10,50 1 * * *", FoldPolicy.BOTH, 4),
+        ("*/30 1 * * *", FoldPolicy.FIRST, 4),
+    ],
+)
+def test_counting_a_fold(expression: str, fold: FoldPolicy, count: int) -> None:
+    zone, parsed = load_zone("America/New_York"), parse_cron(expression)
+    start, end = datetime(2026, 11, 1, 4, tzinfo=UTC), datetime(2026, 11, 1, 8, tzinfo=UTC)
+    assert count_firings(parsed, zone, start, end, fold=fold) == count
+    assert len(set(firings(parsed, zone, start, count, fold=fold))) == count
+    rest = [instant for instant in firings(parsed, zone, start, count, fold=fold) if instant > start.replace(hour=6)]
+    assert count_firings(parsed, zone, start.replace(hour=6), end, fold=fold) == len(rest)
+
+
+@pytest.mark.parametrize(
+    ("expression", "gap", "count"),
+    [
+        ("10,50 2 * * *", GapPolicy.RUN_AFTER, 1),
+        ("10,50 2 * * *", GapPolicy.SKIP, 0),
+        ("0 2,3 * * *", GapPolicy.RUN_AFTER, 1),
+        ("5 2,3 * * *", GapPolicy.RUN_AFTER, 2),
+        ("15 * * * *", GapPolicy.RUN_AFTER, 4),
+    ],
+)
+def test_counting_a_gap(expression: str, gap: GapPolicy, count: int) -> None:
+    zone, parsed = load_zone("America/New_York"), parse_cron(expression)
+    start, end = datetime(2026, 3, 8, 5, tzinfo=UTC), datetime(2026, 3, 8, 9, tzinfo=UTC)
+    assert count_firings(parsed, zone, start, end, gap=gap) == count
+    assert len([instant for instant in firings(parsed, zone, start, 9, gap=gap) if instant <= end]) == count
+
+
 def test_counting_years_of_seconds_is_arithmetic() -> None:
     start, end = datetime(2020, 1, 1, tzinfo=UTC), datetime(2030, 1, 1, tzinfo=UTC)
     count = count_firings(parse_cron("* * * * * *"), load_zone("Europe/Paris"), start, end)
