@@ -4,10 +4,10 @@ A partition holds one UTC day. Rows are never deleted one by one; a day past its
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from psycopg.sql import SQL, Identifier, Literal
 
@@ -15,6 +15,8 @@ from server.store.database import MISSING_PARTITION, Connection, Database, Query
 from server.store.errors import Refused
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 DAYS_AHEAD: Final = 4
 # Yesterday is made too: around midnight a statement's now() may lie before the day of the partition check.
@@ -88,6 +90,18 @@ async def run_history(
         # Another node made it at the same time; if not, the second try says what is wrong.
         log.warning("time partitions could not be made", extra={"error": str(error)})
     return await database.run(query, params, timeout=timeout, api=api)
+
+
+async def with_time_partitions(database: Database, write: Callable[[], Awaitable[T]]) -> T:
+    """Run a statement that writes to the history; if a day has no partition yet, make it and run it once more."""
+    try:
+        return await write()
+    except Refused as error:
+        if error.sqlstate != MISSING_PARTITION:
+            raise
+        made = await database.transact(ensure_time_partitions)
+        log.warning("time partitions were missing and have been made", extra={"partitions": made})
+        return await write()
 
 
 async def drop_expired_partitions(connection: Connection, retention: Retention) -> list[str]:

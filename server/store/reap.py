@@ -8,7 +8,7 @@ from typing import Final
 
 from server.domain.due import DueJob
 from server.domain.ending import RunningJob
-from server.store.arrays import Int4Array, Int8Array, TextArray
+from server.store.arrays import ByteaArray, Int4Array, Int8Array, TextArray
 from server.store.database import Database, Row, Statement
 from server.store.fence import FENCE
 from server.store.finish import facts_of
@@ -207,3 +207,39 @@ def _running(row: Row) -> RunningJob:
         timeout_at=timeout_at,
         overdue=bool(is_overdue),
     )
+
+
+ATTENTION: Final = Statement("""
+SELECT
+    EXISTS (SELECT FROM unnest(%s::int4[]) AS s(shard) CROSS JOIN LATERAL (
+        SELECT FROM {jobs} x WHERE x.state <> 1 AND x.shard = s.shard AND x.expires_at IS NOT NULL
+            AND x.expires_at <= now() ORDER BY x.expires_at LIMIT 1) e),
+    EXISTS (SELECT FROM unnest(%s::int4[]) AS s(shard) CROSS JOIN LATERAL (
+        SELECT FROM {jobs} x WHERE x.state = 1 AND x.shard = s.shard AND x.timeout_at IS NOT NULL
+            AND x.timeout_at <= now() ORDER BY x.timeout_at LIMIT 1) o),
+    EXISTS (SELECT FROM {jobs} x WHERE x.state = 2)
+""")
+
+SAVE_PROGRESS: Final = Statement("""
+WITH locked AS (
+    SELECT j.id, w.data FROM unnest(%s::int8[], %s::int8[], %s::bytea[]) AS w(id, claim, data)
+    JOIN {jobs} j ON j.id = w.id AND j.open_claim = w.claim ORDER BY j.id FOR UPDATE OF j)
+UPDATE {jobs} j SET progress = l.data FROM locked l WHERE j.id = l.id
+""")
+
+
+async def attention(database: Database, partition: int, shards: Sequence[int]) -> tuple[bool, bool, bool]:
+    """Return whether there are expired pending jobs, overdue running ones, parked ones."""
+    array = Int4Array(shards)
+    [row] = await database.run(ATTENTION.on(partition), (array, array))
+    return row[0], row[1], row[2]
+
+
+async def save_progress(database: Database, partition: int, progress: Sequence[tuple[AttemptRef, bytes]]) -> None:
+    """Keep the progress of attempts that are still open."""
+    params = (
+        Int8Array([ref.job_id for ref, _ in progress]),
+        Int8Array([ref.claim for ref, _ in progress]),
+        ByteaArray([data for _, data in progress]),
+    )
+    await database.run(SAVE_PROGRESS.on(partition), params)

@@ -27,14 +27,16 @@ SELECT id, incarnation, lease_until > now() FROM workers
 WHERE namespace_id = %s AND name = %s AND incarnation <> %s AND ended_at IS NULL
 """
 
-# A worker is renewed only once a third of its lease has passed: about one write per five seconds and worker.
+# A worker is renewed only once a third of its lease has passed: about one write per five seconds and worker. A lease
+# that ran out is renewed as well, as long as the row is not ended.
 RENEW: Final = """
 WITH due AS (
     SELECT w.id FROM unnest(%s::int8[]) AS u(id) JOIN workers w ON w.id = u.id
     WHERE w.ended_at IS NULL AND w.lease_until < now() + %s::int8 * interval '1 millisecond' * 2 / 3
-    ORDER BY w.id FOR UPDATE OF w)
-UPDATE workers w SET lease_until = now() + %s::int8 * interval '1 millisecond' FROM due WHERE w.id = due.id
-RETURNING w.id
+    ORDER BY w.id FOR UPDATE OF w),
+renewed AS (
+    UPDATE workers w SET lease_until = now() + %s::int8 * interval '1 millisecond' FROM due WHERE w.id = due.id)
+SELECT now()
 """
 
 END: Final = """
@@ -89,10 +91,11 @@ async def other_incarnations(
     return [OtherIncarnation(*row) for row in rows]
 
 
-async def renew(database: Database, worker_ids: Sequence[int], lease: timedelta) -> list[int]:
-    """Renew the leases that need it; return their ids."""
+async def renew(database: Database, worker_ids: Sequence[int], lease: timedelta) -> datetime:
+    """Renew the leases that need it; return the database clock."""
     span = milliseconds(lease)
-    return [row[0] for row in await database.run(RENEW, (Int8Array(worker_ids), span, span))]
+    now: datetime = (await database.run(RENEW, (Int8Array(worker_ids), span, span)))[0][0]
+    return now
 
 
 async def end(database: Database, worker_ids: Sequence[int], reason: str) -> None:

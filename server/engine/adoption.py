@@ -1,0 +1,162 @@
+"""Who runs what: take-over of running attempts, reports of workers, and the audit.
+
+An attempt that this node did not hand over on the worker's present stream is asked for. Three ways lead to "it was
+never delivered, requeue it without burning a try":
+
+- A worker opens a new stream to this node. Its hello reports everything it holds, and the old stream is discarded,
+  unread messages included: what was handed over on the old stream and is not in the report was lost.
+- A shard was taken over. Rows of older epochs, loaded before the owner hello was sent, and absent from the report that
+  answers it, were lost: from the hello on the worker refuses dispatches of older epochs.
+- The audit asks about what neither way has settled.
+
+A claim of the present epoch that is missing in a report is *not* lost: it may be on its way.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from server.domain.ending import Recheck, RunningJob
+from server.domain.job import AttemptRef
+from server.domain.outcome import Outcome, Undelivered
+from server.engine.deadlines import Deadlines
+from server.engine.ender import Ender
+from server.engine.ownership import Ownership
+from server.engine.ports import EndingStore
+from server.engine.registry import Registry, RunningEntry
+from server.engine.slots import Session, SlotBook
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Question:
+    """Attempts that a worker was asked about; those that its report does not name were never delivered."""
+
+    session: Session
+    refs: set[AttemptRef] = field(default_factory=set)
+
+
+class Adoption:
+    """Settles what workers hold; see the module."""
+
+    def __init__(
+        self,
+        *,
+        store: EndingStore,
+        ownership: Ownership,
+        registry: Registry,
+        slots: SlotBook,
+        ender: Ender,
+        deadlines: Deadlines,
+        lost: Callable[[Sequence[AttemptRef]], None],
+    ) -> None:
+        self._store = store
+        self._ownership = ownership
+        self._registry = registry
+        self._slots = slots
+        self._ender = ender
+        self._deadlines = deadlines
+        self._lost = lost
+        self._questions: dict[int, Question] = {}
+        self._request_ids = itertools.count(1)
+
+    async def open_attempts(self, refs: Sequence[AttemptRef]) -> set[AttemptRef]:
+        """Return those attempts whose result would still be accepted."""
+        found: set[AttemptRef] = set()
+        for partition, some in self._ender.by_partition(refs).items():
+            _, facts = await self._store.load_facts(partition, some)
+            found |= facts.keys()
+        return found
+
+    def attached(self, session: Session, running: set[AttemptRef], finished: set[AttemptRef]) -> None:
+        """A worker has opened a stream and reported what it holds: settle what was handed over on older streams."""
+        held = running | finished
+        lost = []
+        for entry in self._registry.of_worker(session.worker_id):
+            if entry.ref in held:
+                entry.session_id = session.session_id
+            elif entry.session_id is not None:
+                lost.append(entry.ref)
+        if lost:
+            log.info("attempts lost with a stream", extra={"worker": session.name, "attempts": len(lost)})
+            self._lost(lost)
+        self._hello(session, sorted(self._ownership.epochs.items()))
+
+    def taken_over(self, jobs: Iterable[RunningJob]) -> None:
+        """Running rows of a shard were loaded, before its owner hello: watch over them."""
+        for job in jobs:
+            entry = RunningEntry(
+                ref=job.ref,
+                shard=job.shard,
+                handler_id=job.handler_id,
+                worker_id=job.worker_id,
+                claim_epoch=job.claim_epoch,
+                timeout_at=job.timeout_at,
+                session_id=None,
+            )
+            self._registry.add(entry)
+            self._deadlines.watch(entry)
+
+    def hello_shards(self, shards: Sequence[tuple[int, int]]) -> None:
+        """Shards were taken over: tell every worker, and ask what it holds."""
+        for session in self._slots.sessions():
+            self._hello(session, shards)
+
+    def reported(self, session: Session, request_id: int, held: set[AttemptRef]) -> None:
+        """A worker has answered an owner hello or an audit."""
+        question = self._questions.pop(request_id, None)
+        if question is None or question.session is not session:
+            return
+        lost = []
+        for ref in question.refs:
+            entry = self._registry.get(ref)
+            if entry is None or entry.session_id is not None:
+                continue
+            if ref in held:
+                entry.session_id = session.session_id
+            else:
+                lost.append(ref)
+        if lost:
+            log.info("attempts never delivered", extra={"worker": session.name, "attempts": len(lost)})
+            self._lost(lost)
+
+    async def audit(self) -> None:
+        """Ask workers about attempts that this node did not hand over on their present stream."""
+        self._questions = {number: one for number, one in self._questions.items() if not one.session.closed}
+        for session in self._slots.sessions():
+            refs = {entry.ref for entry in self._registry.of_worker(session.worker_id) if entry.session_id is None}
+            if refs and not session.closed:
+                request_id = self._ask(session, refs)
+                session.link.send_audit(request_id, sorted(refs))
+
+    async def reconcile(self, partition: int, shard: int, rows: Sequence[RunningJob]) -> None:
+        """Compare the registry with the running rows of a shard, read with the lane of its partition held."""
+        there = {row.ref: row for row in rows}
+        for entry in self._registry.of_shard(shard):
+            if entry.ref not in there:
+                self._ender.forget(entry.ref)
+        self.taken_over(row for ref, row in there.items() if ref not in self._registry)
+
+    async def give_back(self, partition: int, refs: Sequence[AttemptRef]) -> None:
+        """Requeue attempts that were never delivered, without burning a try."""
+        outcomes: dict[AttemptRef, Outcome] = {ref: Undelivered() for ref in refs}
+        async with self._ownership.lane(partition):
+            await self._ender.decide_and_end_fenced(partition, outcomes, Recheck.OPEN)
+
+    def _hello(self, session: Session, shards: Sequence[tuple[int, int]]) -> None:
+        if not shards:
+            return
+        epochs = dict(shards)
+        refs = {
+            entry.ref
+            for entry in self._registry.of_worker(session.worker_id)
+            if entry.session_id is None and entry.claim_epoch < epochs.get(entry.shard, 0)
+        }
+        session.link.send_owner_hello(self._ask(session, refs), shards)
+
+    def _ask(self, session: Session, refs: set[AttemptRef]) -> int:
+        request_id = next(self._request_ids)
+        self._questions[request_id] = Question(session, refs)
+        return request_id

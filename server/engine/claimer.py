@@ -1,0 +1,293 @@
+"""The claimer: turns due jobs and free slots into running attempts.
+
+It wakes when something becomes due, when a slot becomes free, or on a nudge, and never on a blind tick. Each turn
+reserves slots for the most urgent known jobs of every handler and starts one claim per partition, in the partition's
+lane. The claim may bring other jobs than those that were known; what counts is what it returns.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Protocol
+
+from server.domain.due import ClaimResult, DueJob, Probe
+from server.domain.job import AttemptRef, ClaimedJob
+from server.engine.clock import DatabaseClock
+from server.engine.deadlines import Deadlines
+from server.engine.due_index import PEEK_LIMIT, DueIndex, PairKey, Take
+from server.engine.failpoints import Failpoints
+from server.engine.loops import Backoff
+from server.engine.ownership import Ownership
+from server.engine.ports import DueStore, OutcomeUnknown, StoreUnavailable
+from server.engine.registry import Registry, RunningEntry
+from server.engine.slots import Session, SlotBook
+
+log = logging.getLogger(__name__)
+
+# Slots that one claim fills at most.
+MAX_CLAIM_JOBS: Final = 1000
+# A claim that returned this many bytes may have been cut short by its cap.
+CUT_BYTES: Final = 1 << 19
+
+
+class Recoverer(Protocol):
+    """Settles a partition after a claim whose outcome is unknown; called with the lane held."""
+
+    async def __call__(self, partition: int, shards: Sequence[int]) -> None:
+        """Return when the database says for certain which jobs run."""
+
+
+@dataclass(slots=True)
+class Part:
+    """What one claim asks of one (shard, handler)."""
+
+    shard: int
+    handler_id: int
+    take: Take
+    sessions: list[Session] = field(default_factory=list)
+
+
+class Claimer:
+    """Claims due jobs of the owned shards for connected workers; see the module."""
+
+    def __init__(
+        self,
+        *,
+        store: DueStore,
+        ownership: Ownership,
+        slots: SlotBook,
+        index: DueIndex,
+        registry: Registry,
+        deadlines: Deadlines,
+        clock: DatabaseClock,
+        failpoints: Failpoints,
+        recover: Recoverer,
+        undelivered: Callable[[Sequence[AttemptRef]], None],
+    ) -> None:
+        self._store = store
+        self._ownership = ownership
+        self._slots = slots
+        self._index = index
+        self._registry = registry
+        self._deadlines = deadlines
+        self._clock = clock
+        self._failpoints = failpoints
+        self._recover = recover
+        self._undelivered = undelivered
+        self._wake = asyncio.Event()
+        self._busy: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._backoff = Backoff()
+        self._resume_at = 0.0
+        self.paused_handlers: set[int] = set()
+        self.claims = 0
+        self.claimed_jobs = 0
+
+    def wake(self) -> None:
+        """Look for work now."""
+        self._wake.set()
+
+    def add(self, jobs: Sequence[DueJob]) -> None:
+        """Take in jobs that became pending in owned shards."""
+        owned = [job for job in jobs if job.shard in self._ownership.epochs]
+        if owned:
+            self._index.add(owned, self._clock.now_ms())
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Claim for ever."""
+        while True:
+            await self._sleep()
+            try:
+                self.turn()
+            except Exception:
+                log.exception("claimer turn failed")
+                await asyncio.sleep(self._backoff.next_s())
+
+    async def stop(self) -> None:
+        """Wait for the claims that are under way."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=10.0)
+
+    async def _sleep(self) -> None:
+        tick = self._index.next_tick()
+        timeout = 60.0 if tick is None else max(0.0005, (tick - self._clock.now_ms()) / 1000)
+        if (held := self._resume_at - time.monotonic()) > 0:
+            await asyncio.sleep(held)
+        try:
+            async with asyncio.timeout(min(timeout, 60.0)):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    def turn(self) -> None:
+        """Start every claim and peek that can be started now."""
+        self._index.advance(self._clock.now_ms())
+        plans: dict[int, list[Part]] = {}
+        busy = self._busy_shards()
+        for handler_id in self._index.handlers_with_work():
+            if handler_id in self.paused_handlers:
+                continue
+            free = min(self._slots.free(handler_id), MAX_CLAIM_JOBS)
+            if free:
+                self._plan(handler_id, free, busy, plans)
+        for partition, parts in plans.items():
+            self._start(partition, self._claim(partition, parts))
+        peeks: dict[int, list[PairKey]] = {}
+        for key in self._index.pairs_to_peek():
+            peeks.setdefault(self._ownership.partition_of[key[0]], []).append(key)
+        for partition, keys in peeks.items():
+            self._start(partition, self._peek(partition, keys))
+
+    def _busy_shards(self) -> set[int]:
+        of, lane = self._ownership.partition_of, self._ownership.lane
+        return {s for s in self._ownership.epochs if of[s] in self._busy or lane(of[s]).locked()}
+
+    def _plan(self, handler_id: int, free: int, busy: set[int], plans: dict[int, list[Part]]) -> None:
+        takes = self._index.take(handler_id, free, busy)
+        sessions = self._slots.reserve(handler_id, sum(take.count for take in takes.values()))
+        for shard, take in takes.items():
+            mine, sessions = sessions[: take.count], sessions[take.count :]
+            part = Part(shard, handler_id, take, mine)
+            if mine and shard in self._ownership.epochs:
+                plans.setdefault(self._ownership.partition_of[shard], []).append(part)
+            else:
+                self._give_up(part)
+        self._slots.release(handler_id, sessions)
+
+    def _start(self, partition: int, work: Awaitable[None]) -> None:
+        self._busy.add(partition)
+
+        async def guarded() -> None:
+            try:
+                async with self._ownership.lane(partition):
+                    await work
+            except Exception:
+                log.exception("claim failed", extra={"partition": partition})
+            finally:
+                self._busy.discard(partition)
+                self._wake.set()
+
+        task = asyncio.create_task(guarded(), name=f"claim-{partition}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _peek(self, partition: int, keys: list[PairKey]) -> None:
+        pairs = [(shard, handler, tuple(self._index.pair(shard, handler).bounds)) for shard, handler in keys]
+        try:
+            jobs = await self._store.peek(partition, pairs, PEEK_LIMIT)
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            self._index.peek_failed(keys)
+            self._hold_off(error)
+            return
+        owned = [job for job in jobs if job.shard in self._ownership.epochs]
+        self._index.peeked([key for key in keys if key[0] in self._ownership.epochs], owned, self._clock.now_ms())
+
+    async def _claim(self, partition: int, parts: list[Part]) -> None:
+        parts = self._still_owned(parts)
+        if not parts:
+            return
+        shards = sorted({part.shard for part in parts})
+        epochs = [(shard, self._ownership.epochs[shard]) for shard in shards]
+        probes = [
+            Probe(
+                part.shard,
+                part.handler_id,
+                [session.worker_id for session in part.sessions],
+                tuple(self._index.pair(part.shard, part.handler_id).bounds),
+            )
+            for part in parts
+        ]
+        sent = time.monotonic()
+        try:
+            result = await self._store.claim(partition, epochs, probes)
+        except StoreUnavailable as error:
+            for part in parts:
+                self._give_up(part)
+            self._hold_off(error)
+            return
+        except OutcomeUnknown as error:
+            for part in parts:
+                self._give_up(part)
+            log.warning("outcome of a claim is unknown", extra={"partition": partition, "error": str(error)})
+            await self._recover(partition, shards)
+            return
+        except Exception:
+            for part in parts:
+                self._give_up(part)
+            self._hold_off(None)
+            raise
+        self._backoff.reset()
+        if result.now is not None:
+            self._clock.observe(result.now, sent, time.monotonic())
+        await self._failpoints.reach("claim.committed")
+        self._ownership.check(epochs, result.live_shards)
+        self._hand_over(parts, result)
+
+    def _still_owned(self, parts: list[Part]) -> list[Part]:
+        kept = []
+        for part in parts:
+            if part.shard in self._ownership.epochs:
+                kept.append(part)
+            else:
+                self._slots.release(part.handler_id, part.sessions)
+        return kept
+
+    def _give_up(self, part: Part) -> None:
+        self._slots.release(part.handler_id, part.sessions)
+        if part.shard in self._ownership.epochs:
+            self._index.put_back(part.shard, part.handler_id, part.take)
+
+    def _hold_off(self, error: Exception | None) -> None:
+        if not self._backoff.failures and error is not None:
+            log.warning("claims wait for the database", extra={"error": str(error)})
+        self._resume_at = time.monotonic() + self._backoff.next_s()
+
+    def _hand_over(self, parts: list[Part], result: ClaimResult) -> None:
+        """Bind the claimed jobs to the reserved slots, send them, and give back the slots that were not filled."""
+        self.claims += 1
+        self.claimed_jobs += len(result.jobs)
+        by_pair: dict[PairKey, list[ClaimedJob]] = {}
+        for job in result.jobs:
+            by_pair.setdefault((job.job_id & 0xFFF, job.handler_id), []).append(job)
+        cut = sum(len(job.payload) for job in result.jobs) >= CUT_BYTES
+        outgoing: dict[Session, list[ClaimedJob]] = {}
+        for part in parts:
+            jobs = by_pair.get((part.shard, part.handler_id), [])
+            self._note(part, jobs, cut, result.now)
+            self._bind(part, jobs, outgoing)
+        for session, jobs in outgoing.items():
+            if not session.link.send_jobs(jobs):
+                self._undelivered([job.ref for job in jobs])
+
+    def _note(self, part: Part, jobs: list[ClaimedJob], cut: bool, now: datetime | None) -> None:
+        if part.shard not in self._ownership.epochs or now is None:
+            return
+        due = [DueJob(job.priority, job.due_at, job.job_id, part.shard, part.handler_id) for job in jobs]
+        self._index.claimed(part.shard, part.handler_id, part.take, due, cut=cut, now=now)
+
+    def _bind(self, part: Part, jobs: list[ClaimedJob], outgoing: dict[Session, list[ClaimedJob]]) -> None:
+        free: dict[int, list[Session]] = {}
+        for session in part.sessions:
+            free.setdefault(session.worker_id, []).append(session)
+        for job in jobs:
+            session = free[job.worker_id].pop()
+            self._slots.hand_over(session, job.handler_id, job.ref)
+            entry = RunningEntry(
+                ref=job.ref,
+                shard=part.shard,
+                handler_id=job.handler_id,
+                worker_id=job.worker_id,
+                claim_epoch=job.epoch,
+                timeout_at=job.timeout_at,
+                session_id=session.session_id,
+            )
+            self._registry.add(entry)
+            self._deadlines.watch(entry)
+            outgoing.setdefault(session, []).append(job)
+        for sessions in free.values():
+            self._slots.release(part.handler_id, sessions)

@@ -1,0 +1,134 @@
+"""Ends attempts: the one place where the effects of an ended attempt on this node's memory are drawn.
+
+The completer ends what workers report, keyed on the open claim alone; the reaper and the hand-over end what they find,
+fenced and with their reason checked again in the statement.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from server.domain.due import DueJob
+from server.domain.ending import Ended, FencedEnds, Recheck
+from server.domain.job import AttemptRef, JobState
+from server.domain.outcome import AttemptFacts, Decision, Finish, Outcome, Requeue, decide
+from server.domain.sharding import shard_of_id
+from server.engine.ownership import Ownership
+from server.engine.ports import EndingStore
+from server.engine.registry import Registry
+from server.engine.slots import SlotBook
+from server.engine.waiters import Waiters
+
+
+class Ender:
+    """Applies decisions and their consequences."""
+
+    def __init__(
+        self,
+        *,
+        store: EndingStore,
+        ownership: Ownership,
+        registry: Registry,
+        slots: SlotBook,
+        waiters: Waiters,
+        pending: Callable[[Sequence[DueJob]], None],
+        key_freed: Callable[[int, int, str], None],
+    ) -> None:
+        self._store = store
+        self._ownership = ownership
+        self._registry = registry
+        self._slots = slots
+        self._waiters = waiters
+        self._pending = pending
+        self._key_freed = key_freed
+        self.ended_by_state: dict[JobState, int] = {}
+
+    def by_partition(self, refs: Iterable[AttemptRef]) -> dict[int, list[AttemptRef]]:
+        """Group attempts by the partition of their job."""
+        groups: dict[int, list[AttemptRef]] = {}
+        for ref in refs:
+            groups.setdefault(self._ownership.partition_of[shard_of_id(ref.job_id)], []).append(ref)
+        return groups
+
+    async def end(self, partition: int, decisions: Sequence[Decision]) -> set[AttemptRef]:
+        """Apply decisions that workers' results led to; return the attempts that were still open."""
+        finishes = [one for one in decisions if isinstance(one, Finish)]
+        requeues = [one for one in decisions if isinstance(one, Requeue)]
+        ended: list[Ended] = []
+        if finishes:
+            ended += await self._store.finish(partition, finishes)
+        if requeues:
+            ended += await self._store.requeue(partition, requeues)
+        self.note(ended)
+        return {one.ref for one in ended}
+
+    async def end_fenced(
+        self, partition: int, decisions: Sequence[Decision], recheck: Recheck, grace: timedelta = timedelta(0)
+    ) -> list[Ended]:
+        """Apply the owner's own decisions, with the lane of the partition held; return what was ended."""
+        ended: list[Ended] = []
+        finishes = [one for one in decisions if isinstance(one, Finish)]
+        requeues = [one for one in decisions if isinstance(one, Requeue)]
+        if finishes:
+            epochs = self._epochs(finishes)
+            ended += self._checked(epochs, await self._store.fenced_finish(partition, epochs, finishes, recheck, grace))
+        if requeues:
+            epochs = self._epochs(requeues)
+            ended += self._checked(
+                epochs, await self._store.fenced_requeue(partition, epochs, requeues, recheck, grace)
+            )
+        self.note(ended)
+        return ended
+
+    async def decide_and_end_fenced(
+        self, partition: int, outcomes: Mapping[AttemptRef, Outcome], recheck: Recheck
+    ) -> list[Ended]:
+        """Read the attempts' facts, decide, and end them fenced; attempts that are not open any more are left out."""
+        now, facts = await self._store.load_facts(partition, list(outcomes))
+        if now is None:
+            return []
+        decisions = [decide(outcomes[ref], one, now, random.random) for ref, one in facts.items()]
+        return await self.end_fenced(partition, decisions, recheck)
+
+    async def facts(
+        self, partition: int, refs: Sequence[AttemptRef]
+    ) -> tuple[datetime | None, dict[AttemptRef, AttemptFacts]]:
+        """Return the database clock and the facts of those attempts that are still open."""
+        return await self._store.load_facts(partition, refs)
+
+    def forget(self, ref: AttemptRef) -> None:
+        """Drop an attempt that is known to have ended somehow."""
+        entry = self._registry.remove(ref)
+        if entry is not None:
+            self._slots.returned(entry.worker_id, ref)
+
+    def gone(self, ref: AttemptRef, *, job_final: bool) -> None:
+        """Draw the consequences of an attempt that was ended by somebody else: by another node, or in the worker's own
+        transaction."""
+        self.forget(ref)
+        if job_final:
+            self._waiters.finished([ref.job_id])
+
+    def note(self, ended: Sequence[Ended]) -> None:
+        """Draw the consequences of ended attempts."""
+        due, final = [], []
+        for one in ended:
+            self.forget(one.ref)
+            self.ended_by_state[one.state] = self.ended_by_state.get(one.state, 0) + 1
+            if one.state is JobState.PENDING:
+                due.append(DueJob(one.priority, one.due_at, one.ref.job_id, one.shard, one.handler_id))
+            else:
+                final.append(one.ref.job_id)
+            if one.concurrency_key is not None:
+                self._key_freed(one.shard, one.namespace_id, one.concurrency_key)
+        if due:
+            self._pending(due)
+        self._waiters.finished(final)
+
+    def _epochs(self, decisions: Sequence[Finish] | Sequence[Requeue]) -> list[tuple[int, int]]:
+        shards = {shard_of_id(one.ref.job_id) for one in decisions}
+        return [(shard, self._ownership.epochs[shard]) for shard in sorted(shards) if shard in self._ownership.epochs]
+
+    def _checked(self, epochs: list[tuple[int, int]], ends: FencedEnds) -> list[Ended]:
+        self._ownership.check(epochs, ends.live_shards)
+        return ends.ended

@@ -1,0 +1,269 @@
+"""The engine of one node: owns shards, claims what is due in them, hands it to workers, and ends attempts.
+
+Data flow: nudges, sweeps and the timer wheel say what is due; the claimer binds due jobs to free slots in the database
+and sends them; results come back to the completer, which stores them and acknowledges. The reaper, the keeper and the
+adoption repair whatever a dying process, a lost message or an unknown commit leaves behind. All state here is a cache:
+killing the process at any instruction loses nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from server.domain.due import DueJob
+from server.domain.job import AttemptRef
+from server.domain.outcome import Outcome
+from server.engine.adoption import Adoption
+from server.engine.claimer import Claimer
+from server.engine.clock import DatabaseClock
+from server.engine.completer import FLUSHERS, Completer
+from server.engine.deadlines import Deadlines
+from server.engine.due_index import DueIndex
+from server.engine.ender import Ender
+from server.engine.failpoints import Failpoints
+from server.engine.keeper import Keeper
+from server.engine.liveness import Liveness
+from server.engine.loops import every
+from server.engine.ownership import Ownership
+from server.engine.parking import Parking
+from server.engine.ports import EngineStore, OutcomeUnknown, StoreUnavailable
+from server.engine.reaper import Reaper
+from server.engine.registry import Registry, RunningEntry
+from server.engine.shard_runner import ShardRunner
+from server.engine.slots import Session, SlotBook
+from server.engine.timings import EngineTimings
+from server.engine.waiters import Waiter, Waiters
+
+log = logging.getLogger(__name__)
+
+
+class Engine:
+    """Puts the engine's parts together and is their face to the API and the shard manager."""
+
+    def __init__(self, store: EngineStore, partition_of: Sequence[int], timings: EngineTimings) -> None:
+        silence_s = 2 * timings.heartbeat.total_seconds() + 1.0
+        self.timings = timings
+        self.clock = DatabaseClock()
+        self.failpoints = Failpoints()
+        self.ownership = Ownership(partition_of)
+        self.slots = SlotBook(silence_s=silence_s)
+        self.index = DueIndex()
+        self.registry = Registry()
+        self.waiters = Waiters()
+        self._store = store
+        self._tasks: list[asyncio.Task[None]] = []
+        self._give_backs: set[asyncio.Task[None]] = set()
+        self.parking = Parking(store=store, ownership=self.ownership, pending=self.jobs_added)
+        self.ender = Ender(
+            store=store,
+            ownership=self.ownership,
+            registry=self.registry,
+            slots=self.slots,
+            waiters=self.waiters,
+            pending=self.jobs_added,
+            key_freed=self.parking.key_freed,
+        )
+        self.deadlines = Deadlines(registry=self.registry, clock=self.clock, over=self._over_time)
+        self.adoption = Adoption(
+            store=store,
+            ownership=self.ownership,
+            registry=self.registry,
+            slots=self.slots,
+            ender=self.ender,
+            deadlines=self.deadlines,
+            lost=self.give_back,
+        )
+        self.shards = ShardRunner(
+            store=store,
+            ownership=self.ownership,
+            registry=self.registry,
+            index=self.index,
+            adoption=self.adoption,
+            started=self._shard_started,
+            stopped=lambda shard: None,
+            give_back=self.give_back,
+        )
+        self.claimer = Claimer(
+            store=store,
+            ownership=self.ownership,
+            slots=self.slots,
+            index=self.index,
+            registry=self.registry,
+            deadlines=self.deadlines,
+            clock=self.clock,
+            failpoints=self.failpoints,
+            recover=self.shards.recover,
+            undelivered=self.give_back,
+        )
+        self.completer = Completer(store=store, ownership=self.ownership, slots=self.slots, ender=self.ender)
+        self.liveness = Liveness(store=store, slots=self.slots, clock=self.clock, timings=timings)
+        self.reaper = Reaper(
+            store=store,
+            ownership=self.ownership,
+            registry=self.registry,
+            slots=self.slots,
+            ender=self.ender,
+            liveness=self.liveness,
+            clock=self.clock,
+            failpoints=self.failpoints,
+            timings=timings,
+        )
+        self.keeper = Keeper(
+            store=store,
+            ownership=self.ownership,
+            index=self.index,
+            claimer=self.claimer,
+            reaper=self.reaper,
+            parking=self.parking,
+            adoption=self.adoption,
+            waiters=self.waiters,
+            clock=self.clock,
+            timings=timings,
+        )
+
+    def start(self) -> None:
+        """Start the loops."""
+        reap_s, audit_s = self.timings.reap.total_seconds(), self.timings.audit.total_seconds()
+        loops = {
+            "claimer": self.claimer.run(),
+            "keeper": self.keeper.run(),
+            "leases": self.liveness.run(),
+            "deadlines": self.deadlines.run(),
+            "parking": self.parking.run(),
+            "reaper": every(reap_s, "reaper", self.reaper.reap_once),
+            "audit": every(audit_s, "audit", self.adoption.audit),
+            "demand": every(0.5, "demand", self._tell_demand),
+        }
+        for number in range(FLUSHERS):
+            loops[f"completer-{number}"] = self.completer.run()
+        self._tasks = [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
+
+    async def drain(self, grace: timedelta) -> None:
+        """Wait until claims and results under way are through; shards have been stopped before."""
+        for session in self.slots.sessions():
+            session.link.send_drain(grace)
+        await self.claimer.stop()
+        deadline = asyncio.get_running_loop().time() + grace.total_seconds()
+        while not self.completer.idle and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.02)
+
+    async def stop(self) -> None:
+        """End the loops and close every session."""
+        for session in self.slots.sessions():
+            session.link.close()
+        self.liveness.stop()
+        tasks = [*self._tasks, *self._give_backs]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def attach(
+        self, session: Session, running: Mapping[AttemptRef, int], finished: Sequence[AttemptRef]
+    ) -> list[AttemptRef]:
+        """Connect a worker's session and return those of the reported attempts that are not its own any more.
+
+        `running` maps the attempts that the worker runs to their handler ids (0 for an unknown one).
+        """
+        reported = [*running, *finished]
+        open_now = await self.adoption.open_attempts(reported) if reported else set()
+        older = self.slots.attach(session, ((handler, ref) for ref, handler in running.items() if ref in open_now))
+        if older is not None:
+            older.link.close()
+        self.liveness.attached(session.worker_id)
+        self.adoption.attached(session, set(running), set(finished))
+        self.claimer.wake()
+        return [ref for ref in reported if ref not in open_now]
+
+    def detach(self, session: Session, *, goodbye: bool) -> None:
+        """A session is over."""
+        self.slots.detach(session)
+        if not goodbye:
+            self.liveness.stream_lost(session)
+
+    async def goodbye(self, session: Session, reason: str) -> None:
+        """A worker stops: its lease ends, and what it still held goes back at once."""
+        self.slots.detach(session)
+        await self.liveness.goodbye(session.worker_id, reason)
+        await self.reaper.reap_once()
+
+    def results(self, session: Session, results: Sequence[tuple[AttemptRef, Outcome]]) -> None:
+        """Take in results of a session."""
+        self.completer.submit(session, results)
+        self.claimer.wake()
+
+    def credit(self, session: Session, credits: Mapping[int, int]) -> None:
+        """Take in a session's credit by handler id."""
+        session.credit.update(credits)
+        self.claimer.wake()
+
+    async def progress(self, progress: Sequence[tuple[AttemptRef, bytes]]) -> None:
+        """Keep the progress of attempts."""
+        latest = dict(progress)
+        for partition, refs in self.ender.by_partition(latest).items():
+            try:
+                await self._store.save_progress(partition, [(ref, latest[ref]) for ref in refs])
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                log.warning("progress not kept", extra={"error": str(error), "attempts": len(refs)})
+
+    def give_back(self, refs: Sequence[AttemptRef]) -> None:
+        """Requeue attempts that were never delivered; tried until the database takes it or the shard is lost."""
+        for partition, some in self.ender.by_partition(refs).items():
+            task = asyncio.create_task(self._give_back(partition, some), name=f"give-back-{partition}")
+            self._give_backs.add(task)
+            task.add_done_callback(self._give_backs.discard)
+
+    def jobs_added(self, jobs: Sequence[DueJob]) -> None:
+        """Jobs became pending: look for them if their shards are owned here."""
+        self.claimer.add(jobs)
+
+    def owned_shards(self) -> list[int]:
+        """Return the owned shards, ascending."""
+        return sorted(self.ownership.epochs)
+
+    def handler_changed(self, handler_id: int, *, paused: bool) -> None:
+        """A handler was paused or resumed."""
+        if paused:
+            self.claimer.paused_handlers.add(handler_id)
+        else:
+            self.claimer.paused_handlers.discard(handler_id)
+        self.claimer.wake()
+
+    def cancel_requested(self, ref: AttemptRef, worker_id: int) -> None:
+        """A running job was marked as cancelled: tell its worker."""
+        self.reaper.cancel_now(ref, worker_id, "requested")
+
+    def job_finished(self, job_id: int) -> None:
+        """A job became final by a request."""
+        self.waiters.finished([job_id])
+
+    def waiter(self, job_id: int) -> Waiter:
+        """Return a waiter for the end of a job."""
+        return self.waiters.add(job_id)
+
+    async def _give_back(self, partition: int, refs: list[AttemptRef]) -> None:
+        for pause in (0.05, 0.2, 0.5, 1.0, 2.0, 5.0):
+            try:
+                await self.adoption.give_back(partition, refs)
+                return
+            except (StoreUnavailable, OutcomeUnknown):
+                await asyncio.sleep(pause)
+            except Exception:
+                log.exception("attempts could not be given back", extra={"partition": partition})
+                break
+        # The audit asks the worker about them later on.
+        for ref in refs:
+            entry = self.registry.get(ref)
+            if entry is not None:
+                entry.session_id = None
+
+    def _over_time(self, entry: RunningEntry) -> None:
+        self.reaper.cancel_now(entry.ref, entry.worker_id, "timeout")
+
+    def _shard_started(self, shard: int) -> None:
+        self.keeper.look_at(self.ownership.partition_of[shard])
+
+    async def _tell_demand(self) -> None:
+        for session in self.slots.sessions():
+            waiting = [(handler, self.index.waiting(handler)) for handler in session.registered]
+            session.link.send_demand([(handler, count) for handler, count in waiting if count])

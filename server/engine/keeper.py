@@ -1,0 +1,142 @@
+"""The keeper: goes round the owned partitions and repairs what no nudge told of.
+
+Each partition gets its turn every sweep interval, staggered, so that the database sees an even trickle. A turn reads,
+and writes only if the reading says so: earliest due jobs, expired jobs, overdue attempts, parked jobs with room. Less
+often it compares the registry with the running rows, and removes old dedupe keys.
+"""
+
+import asyncio
+import logging
+import time
+
+from server.engine.adoption import Adoption
+from server.engine.claimer import Claimer
+from server.engine.clock import DatabaseClock
+from server.engine.due_index import DueIndex
+from server.engine.loops import Backoff
+from server.engine.ownership import Ownership
+from server.engine.parking import Parking
+from server.engine.ports import EngineStore, OutcomeUnknown, StoreUnavailable
+from server.engine.reaper import Reaper
+from server.engine.timings import EngineTimings
+from server.engine.waiters import Waiters
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Goes round the partitions; see the module."""
+
+    def __init__(
+        self,
+        *,
+        store: EngineStore,
+        ownership: Ownership,
+        index: DueIndex,
+        claimer: Claimer,
+        reaper: Reaper,
+        parking: Parking,
+        adoption: Adoption,
+        waiters: Waiters,
+        clock: DatabaseClock,
+        timings: EngineTimings,
+    ) -> None:
+        self._store = store
+        self._ownership = ownership
+        self._index = index
+        self._claimer = claimer
+        self._reaper = reaper
+        self._parking = parking
+        self._adoption = adoption
+        self._waiters = waiters
+        self._clock = clock
+        self._timings = timings
+        self._asked: set[int] = set()
+        self._wake = asyncio.Event()
+        self._cleaned: dict[int, float] = {}
+        self._reconciled: dict[int, float] = {}
+
+    def look_at(self, partition: int) -> None:
+        """Give a partition a turn now."""
+        self._asked.add(partition)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Go round for ever."""
+        backoff = Backoff()
+        queue: list[int] = []
+        while True:
+            if not self._asked and not queue:
+                queue = self._ownership.served_partitions()
+            partition = self._asked.pop() if self._asked else queue.pop(0) if queue else None
+            try:
+                if partition is not None:
+                    await self.turn(partition)
+                    backoff.reset()
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                if not backoff.failures:
+                    log.warning("sweeps wait for the database", extra={"error": str(error)})
+                await asyncio.sleep(backoff.next_s())
+            except Exception:
+                log.exception("sweep failed", extra={"partition": partition})
+                await asyncio.sleep(backoff.next_s())
+            await self._pause()
+
+    async def turn(self, partition: int) -> None:
+        """Look through one partition."""
+        async with self._ownership.lane(partition):
+            owned = dict(self._ownership.of_partition(partition))
+            if not owned:
+                return
+            jobs = await self._store.sweep(partition)
+            self._index.swept([job for job in jobs if job.shard in owned], self._clock.now_ms())
+        self._claimer.wake()
+        expired, overdue, parked = await self._store.attention(partition, sorted(owned))
+        if expired:
+            await self._expire(partition)
+        if overdue:
+            await self._reaper.end_overdue(partition)
+        if parked:
+            await self._parking.sweep(partition)
+        if self._is_time(self._reconciled, partition, self._timings.audit.total_seconds() * 3):
+            await self._reconcile(partition)
+        if self._is_time(self._cleaned, partition, self._timings.clean.total_seconds()):
+            await self._clean(partition)
+
+    async def _expire(self, partition: int) -> None:
+        async with self._ownership.lane(partition):
+            epochs = self._ownership.of_partition(partition)
+            failed, live = await self._store.expire(partition, epochs)
+            self._ownership.check(epochs, live)
+        self._waiters.finished(failed)
+        if failed:
+            log.info("pending jobs failed: their time is over", extra={"partition": partition, "jobs": len(failed)})
+
+    async def _reconcile(self, partition: int) -> None:
+        async with self._ownership.lane(partition):
+            for shard, _ in self._ownership.of_partition(partition):
+                rows = await self._store.load_running(partition, shard)
+                await self._adoption.reconcile(partition, shard, rows)
+
+    async def _clean(self, partition: int) -> None:
+        async with self._ownership.lane(partition):
+            epochs = self._ownership.of_partition(partition)
+            self._ownership.check(epochs, await self._store.clean_keys(partition, epochs))
+
+    def _is_time(self, done_at: dict[int, float], partition: int, interval_s: float) -> bool:
+        now = time.monotonic()
+        if now - done_at.get(partition, 0.0) < interval_s:
+            return False
+        done_at[partition] = now
+        return True
+
+    async def _pause(self) -> None:
+        served = max(1, len(self._ownership.served_partitions()))
+        if self._asked:
+            return
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(self._timings.sweep.total_seconds() / served):
+                await self._wake.wait()
+        except TimeoutError:
+            pass

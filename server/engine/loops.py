@@ -1,0 +1,52 @@
+"""How the engine's loops survive errors."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+
+from server.engine.ports import OutcomeUnknown, StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+
+class Backoff:
+    """Growing pauses after failures: 0.05 s doubling to 2 s, with jitter; reset by a success."""
+
+    def __init__(self, *, first_s: float = 0.05, limit_s: float = 2.0) -> None:
+        self._first_s = first_s
+        self._limit_s = limit_s
+        self._failures = 0
+
+    def reset(self) -> None:
+        """Note a success."""
+        self._failures = 0
+
+    @property
+    def failures(self) -> int:
+        """Failures since the latest success."""
+        return self._failures
+
+    def next_s(self) -> float:
+        """Note a failure and return the pause after it, in seconds."""
+        bound = min(self._limit_s, self._first_s * 2.0 ** min(self._failures, 20))
+        self._failures += 1
+        return bound * random.uniform(0.5, 1.0)
+
+
+async def every(interval_s: float, name: str, step: Callable[[], Awaitable[None]]) -> None:
+    """Run `step` for ever, `interval_s` apart; a failing step is logged once per streak and tried again later."""
+    backoff = Backoff()
+    while True:
+        try:
+            await step()
+            backoff.reset()
+            pause = interval_s
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            if not backoff.failures:
+                log.warning("loop waits for the database", extra={"loop": name, "error": str(error)})
+            pause = max(interval_s, backoff.next_s())
+        except Exception:
+            log.exception("loop step failed", extra={"loop": name})
+            pause = max(interval_s, backoff.next_s())
+        await asyncio.sleep(pause)

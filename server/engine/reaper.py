@@ -1,0 +1,135 @@
+"""The reaper: gives back the attempts of lost workers, and ends those that are over their time.
+
+Two independent reasons with error texts of their own. Candidates are read without a fence; the statement that ends them
+is fenced and checks state, claim and reason again, so that an attempt which has just ended, or a worker that has just
+come back, is left alone. An attempt over its time is first told to stop; it is superseded when the worker confirms, or
+`kill_grace` after its time.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+from server.domain.ending import Recheck, RunningJob
+from server.domain.job import AttemptRef
+from server.domain.outcome import TimedOut, WorkerLost, decide
+from server.engine.clock import DatabaseClock
+from server.engine.ender import Ender
+from server.engine.failpoints import Failpoints
+from server.engine.liveness import Liveness
+from server.engine.ownership import Ownership
+from server.engine.ports import RunningStore
+from server.engine.registry import Registry
+from server.engine.slots import SlotBook
+from server.engine.timings import EngineTimings
+
+log = logging.getLogger(__name__)
+
+
+class Reaper:
+    """Ends the attempts of lost workers and those over their time; see the module."""
+
+    def __init__(
+        self,
+        *,
+        store: RunningStore,
+        ownership: Ownership,
+        registry: Registry,
+        slots: SlotBook,
+        ender: Ender,
+        liveness: Liveness,
+        clock: DatabaseClock,
+        failpoints: Failpoints,
+        timings: EngineTimings,
+    ) -> None:
+        self._store = store
+        self._ownership = ownership
+        self._registry = registry
+        self._slots = slots
+        self._ender = ender
+        self._liveness = liveness
+        self._clock = clock
+        self._failpoints = failpoints
+        self._timings = timings
+        self._told: dict[AttemptRef, float] = {}
+
+    async def reap_once(self) -> None:
+        """Look for lost workers once, and end their attempts."""
+        suspects = [worker for worker in self._registry.workers() if not self._slots.heard(worker)]
+        if not suspects:
+            return
+        dead = await self._store.dead_workers(suspects, by_lease=self._liveness.may_reap_by_lease())
+        dead = [worker for worker in dead if not self._slots.heard(worker)]
+        if not dead:
+            return
+        shards = self._registry.shards_of_workers(dead)
+        for partition in sorted({self._ownership.partition_of[shard] for shard in shards}):
+            await self._reap_workers(partition, dead)
+
+    async def end_overdue(self, partition: int) -> None:
+        """Tell attempts over their time to stop, and end those that did not."""
+        shards = [shard for shard, _ in self._ownership.of_partition(partition)]
+        found = await self._store.overdue(partition, shards)
+        now = self._clock.now()
+        late = [one for one in found if one.timeout_at is not None and one.timeout_at + self._timings.kill_grace < now]
+        self.tell([one for one in found if one not in late])
+        if not late:
+            return
+        async with self._ownership.lane(partition):
+            await self._failpoints.reach("reap.selected")
+            decisions = [decide(TimedOut(), one.facts, now, random.random) for one in late]
+            grace = self._timings.kill_grace - timedelta(milliseconds=1)
+            ended = await self._ender.end_fenced(partition, decisions, Recheck.TIMED_OUT, grace)
+        for one in ended:
+            log.info("attempt superseded: over its time", extra={"job_id": one.ref.job_id, "claim": one.ref.claim})
+        self._supersede([(one.worker_id, one.ref) for one in late])
+
+    def tell(self, overdue: Sequence[RunningJob]) -> None:
+        """Tell workers to stop attempts, again every five seconds."""
+        now = time.monotonic()
+        self._told = {ref: at for ref, at in self._told.items() if now - at < 60.0}
+        for one in overdue:
+            if now - self._told.get(one.ref, 0.0) < 5.0:
+                continue
+            session = self._slots.of_worker(one.worker_id)
+            if session is not None:
+                self._told[one.ref] = now
+                reason = "requested" if one.facts.cancel_requested else "timeout"
+                session.link.send_cancels([(one.ref, reason)])
+
+    def cancel_now(self, ref: AttemptRef, worker_id: int, reason: str) -> None:
+        """Tell the worker of one attempt to stop it."""
+        session = self._slots.of_worker(worker_id)
+        if session is not None:
+            self._told[ref] = time.monotonic()
+            session.link.send_cancels([(ref, reason)])
+
+    async def _reap_workers(self, partition: int, dead: list[int]) -> None:
+        shards = [shard for shard, _ in self._ownership.of_partition(partition)]
+        async with self._ownership.lane(partition):
+            found = await self._store.running_of_workers(partition, shards, dead)
+            if not found:
+                for worker in dead:
+                    self._drop_entries(partition, worker)
+                return
+            await self._failpoints.reach("reap.selected")
+            now = self._clock.now()
+            decisions = [decide(WorkerLost(), one.facts, now, random.random) for one in found]
+            ended = await self._ender.end_fenced(partition, decisions, Recheck.WORKER_LOST)
+        log.info("attempts of lost workers given back", extra={"partition": partition, "attempts": len(ended)})
+        self._supersede([(one.worker_id, one.ref) for one in found])
+
+    def _drop_entries(self, partition: int, worker_id: int) -> None:
+        """Forget attempts that the database does not know as running: their end was told to somebody else."""
+        for entry in self._registry.of_worker(worker_id):
+            if self._ownership.partition_of[entry.shard] == partition:
+                self._ender.forget(entry.ref)
+
+    def _supersede(self, attempts: Sequence[tuple[int, AttemptRef]]) -> None:
+        """Tell workers that may still run these attempts to stop; a stopped process reads it when it goes on."""
+        for worker_id, ref in attempts:
+            session = self._slots.of_worker(worker_id)
+            if session is not None:
+                session.link.send_cancels([(ref, "superseded")])

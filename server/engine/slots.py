@@ -1,0 +1,141 @@
+"""Connected workers and their free slots.
+
+Credit is absolute: a worker grants this node a number of slots per handler, and the node never has more attempts of the
+handler outstanding on that session. A slot is reserved before a claim, bound to the job by the claim, and free again
+when the worker's result arrives.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from server.domain.job import AttemptRef
+from server.engine.ports import WorkerLink
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One worker's stream to this node."""
+
+    session_id: int
+    worker_id: int
+    name: str
+    namespace_id: int
+    link: WorkerLink
+    registered: Mapping[int, int]
+    """Handler id → the worker's max_concurrency."""
+    credit: dict[int, int] = field(default_factory=dict)
+    outstanding: dict[AttemptRef, int] = field(default_factory=dict)
+    """Attempts handed out and not yet reported back, with their handler."""
+    used: dict[int, int] = field(default_factory=dict)
+    """Reserved slots and outstanding attempts by handler."""
+    heard_at: float = field(default_factory=time.monotonic)
+    closed: bool = False
+
+    def free(self, handler_id: int) -> int:
+        """Return the free slots of a handler."""
+        return max(0, self.credit.get(handler_id, 0) - self.used.get(handler_id, 0))
+
+
+class SlotBook:
+    """The sessions of this node, by worker and by handler."""
+
+    def __init__(self, *, silence_s: float) -> None:
+        self._silence_s = silence_s
+        self._sessions: dict[int, Session] = {}
+        self._by_handler: dict[int, list[Session]] = {}
+
+    def attach(self, session: Session, running: Iterable[tuple[int, AttemptRef]]) -> Session | None:
+        """Add a session, with the attempts that it already runs; return the older session that it replaces."""
+        older = self._sessions.get(session.worker_id)
+        if older is not None:
+            self.detach(older)
+        for handler_id, ref in running:
+            session.outstanding[ref] = handler_id
+            session.used[handler_id] = session.used.get(handler_id, 0) + 1
+        self._sessions[session.worker_id] = session
+        for handler_id in session.registered:
+            self._by_handler.setdefault(handler_id, []).append(session)
+        return older
+
+    def detach(self, session: Session) -> None:
+        """Remove a session; nothing is handed to it any more."""
+        session.closed = True
+        if self._sessions.get(session.worker_id) is session:
+            del self._sessions[session.worker_id]
+        for handler_id in session.registered:
+            sessions = self._by_handler.get(handler_id, [])
+            if session in sessions:
+                sessions.remove(session)
+            if not sessions:
+                self._by_handler.pop(handler_id, None)
+
+    def of_worker(self, worker_id: int) -> Session | None:
+        """Return the session of a worker, if it is connected here."""
+        return self._sessions.get(worker_id)
+
+    def sessions(self) -> list[Session]:
+        """Return all sessions."""
+        return list(self._sessions.values())
+
+    def heard(self, worker_id: int) -> bool:
+        """Whether a connected worker was heard lately enough to be taken for alive."""
+        session = self._sessions.get(worker_id)
+        return session is not None and self._responsive(session, time.monotonic())
+
+    def heard_workers(self) -> list[int]:
+        """Return the workers that were heard lately, for the renewal of their leases."""
+        now = time.monotonic()
+        return [one.worker_id for one in self._sessions.values() if self._responsive(one, now)]
+
+    def view(self, handler_id: int) -> tuple[int, int, int]:
+        """Return the workers, slots and free slots of a handler."""
+        sessions = self._by_handler.get(handler_id, [])
+        slots = sum(session.credit.get(handler_id, 0) for session in sessions)
+        return len(sessions), slots, sum(session.free(handler_id) for session in sessions)
+
+    def handlers(self) -> list[int]:
+        """Return the handlers that some connected worker knows."""
+        return list(self._by_handler)
+
+    def free(self, handler_id: int) -> int:
+        """Return the free slots of a handler on workers that can be reached."""
+        now = time.monotonic()
+        sessions = self._by_handler.get(handler_id, [])
+        return sum(session.free(handler_id) for session in sessions if self._responsive(session, now))
+
+    def reserve(self, handler_id: int, count: int) -> list[Session]:
+        """Reserve up to `count` slots, spread over the workers with the most room."""
+        now = time.monotonic()
+        room = [(session.free(handler_id), session) for session in self._by_handler.get(handler_id, [])]
+        room = [(free, session) for free, session in room if free and self._responsive(session, now)]
+        taken: list[Session] = []
+        while room and len(taken) < count:
+            share = max(1, (count - len(taken)) // len(room))
+            left = []
+            for free, session in sorted(room, key=lambda one: -one[0]):
+                grant = min(free, share, count - len(taken))
+                taken.extend([session] * grant)
+                session.used[handler_id] = session.used.get(handler_id, 0) + grant
+                if free > grant:
+                    left.append((free - grant, session))
+            room = left
+        return taken
+
+    def release(self, handler_id: int, sessions: Iterable[Session]) -> None:
+        """Give reserved slots back."""
+        for session in sessions:
+            session.used[handler_id] -= 1
+
+    def hand_over(self, session: Session, handler_id: int, ref: AttemptRef) -> None:
+        """Turn a reserved slot into an outstanding attempt."""
+        session.outstanding[ref] = handler_id
+
+    def returned(self, worker_id: int, ref: AttemptRef) -> None:
+        """Free the slot of an attempt that has ended; harmless if it is not outstanding."""
+        session = self._sessions.get(worker_id)
+        if session is not None and (handler_id := session.outstanding.pop(ref, None)) is not None:
+            session.used[handler_id] -= 1
+
+    def _responsive(self, session: Session, now: float) -> bool:
+        return now - session.heard_at <= self._silence_s
