@@ -1,0 +1,228 @@
+"""Errors of the edge, and how every error becomes a gRPC status.
+
+ApiError
+├── InvalidRequest    INVALID_ARGUMENT     values were refused; names each with its field
+├── NotFound          NOT_FOUND
+├── AlreadyExists     ALREADY_EXISTS
+├── WrongState        FAILED_PRECONDITION  the resource is in a state that does not allow the call
+├── Aborted           ABORTED              it was changed by someone else meanwhile
+├── Exhausted         RESOURCE_EXHAUSTED   a limit or a full queue
+└── OutcomeUnknown    UNAVAILABLE          a submit whose commit may or may not have happened
+
+Errors of the domain and the store are mapped here as well; anything else is INTERNAL with an incident id, under which
+the log has the traceback. Every status carries google.rpc.ErrorInfo with domain "shardwheel"; INVALID_ARGUMENT also
+BadRequest, UNAVAILABLE and RESOURCE_EXHAUSTED also RetryInfo. The reasons are part of the API.
+"""
+
+import logging
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import ClassVar, Final, TypeAlias
+
+import grpc
+from google.protobuf import any_pb2
+from google.protobuf.message import Message
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from server.domain.errors import InvalidInput
+from server.store.catalog import CatalogFull, NamespaceConflict, UnknownHandler, UnknownNamespace
+from server.store.errors import Unavailable, UnknownOutcome
+
+log = logging.getLogger(__name__)
+
+DOMAIN: Final = "shardwheel"
+RETRY_DELAY: Final = timedelta(seconds=1)
+
+# A status travels in the trailers, for which clients by default accept 8 KiB. There the message may triple in size
+# (percent encoding), and details grow by a third (base64).
+MAX_TEXT_BYTES: Final = 500
+MAX_DETAIL_BYTES: Final = 4096
+
+Metadata: TypeAlias = Mapping[str, str]
+
+
+class ApiError(Exception):
+    """An error with its status. `reason` is the machine-readable one, `metadata` are values that belong to it."""
+
+    code: ClassVar[grpc.StatusCode] = grpc.StatusCode.UNKNOWN
+
+    def __init__(
+        self, reason: str, message: str, metadata: Metadata | None = None, *, retry_after: timedelta | None = None
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.metadata = dict(metadata or {})
+        self.retry_after = retry_after
+
+
+class InvalidRequest(ApiError):
+    """Values of a request were refused; `violations` has one error for each."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+
+    def __init__(
+        self, violations: Sequence[InvalidInput], reason: str = "INVALID_VALUE", metadata: Metadata | None = None
+    ) -> None:
+        first = str(violations[0])
+        more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+        super().__init__(reason, _cut(first, MAX_TEXT_BYTES - len(more)) + more, metadata)
+        self.violations = tuple(violations)
+
+
+class NotFound(ApiError):
+    """There is no such thing."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+
+class AlreadyExists(ApiError):
+    """The name is taken."""
+
+    code = grpc.StatusCode.ALREADY_EXISTS
+
+
+class WrongState(ApiError):
+    """The resource is in a state that does not allow the call."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class Aborted(ApiError):
+    """The resource was changed by someone else meanwhile."""
+
+    code = grpc.StatusCode.ABORTED
+
+
+class Exhausted(ApiError):
+    """A limit is reached, or a queue is full."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    def __init__(
+        self, reason: str, message: str, metadata: Metadata | None = None, *, retry_after: timedelta = RETRY_DELAY
+    ) -> None:
+        super().__init__(reason, message, metadata, retry_after=retry_after)
+
+
+class OutcomeUnknown(ApiError):
+    """The commit of a submit may or may not have happened."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+
+    def __init__(self, *, repeat_is_safe: bool) -> None:
+        advice = (
+            "it is safe to repeat the call"
+            if repeat_is_safe
+            else "a repeated call may store the job twice; with a dedupe_key it would be safe"
+        )
+        super().__init__(
+            "OUTCOME_UNKNOWN",
+            f"the connection to the database broke during the commit, the job may be stored or not: {advice}",
+            {"repeat_is_safe": str(repeat_is_safe).lower()},
+            retry_after=RETRY_DELAY,
+        )
+
+
+def api_error(error: Exception) -> ApiError | None:
+    """Return an error of the domain or the store as one of the edge, None if it was not foreseen."""
+    match error:
+        case ApiError():
+            return error
+        case InvalidInput():
+            return InvalidRequest([error])
+        case UnknownNamespace():
+            advice = "create it with CreateNamespace, or leave the field empty for the namespace 'default'"
+            return NotFound("NAMESPACE_NOT_FOUND", f"{error}: {advice}", {"namespace": error.name})
+        case UnknownHandler():
+            advice = "a handler is known once a worker has registered it or a job was submitted for it"
+            metadata = {"namespace": error.namespace, "handler": error.name}
+            return NotFound("HANDLER_NOT_FOUND", f"{error}: {advice}", metadata)
+        case NamespaceConflict():
+            return AlreadyExists("NAMESPACE_EXISTS", str(error), {"namespace": error.name})
+        case CatalogFull():
+            return Exhausted("LIMIT_REACHED", str(error), {"limit": str(error.limit)}, retry_after=timedelta(hours=1))
+        case Unavailable():
+            return _unavailable("DATABASE_UNAVAILABLE", f"nothing was changed, try again: {error}")
+        case UnknownOutcome():
+            return _unavailable(
+                "OUTCOME_UNKNOWN", f"it is safe to repeat the call: {error}", {"repeat_is_safe": "true"}
+            )
+        case _:
+            return None
+
+
+class _Away(ApiError):
+    code = grpc.StatusCode.UNAVAILABLE
+
+
+def _unavailable(reason: str, message: str, metadata: Metadata | None = None) -> ApiError:
+    return _Away(reason, message, metadata, retry_after=RETRY_DELAY)
+
+
+class _Internal(ApiError):
+    code = grpc.StatusCode.INTERNAL
+
+
+def _internal(error: Exception, method: str) -> ApiError:
+    incident = secrets.token_hex(6)
+    log.error("request failed", exc_info=error, extra={"incident": incident, "method": method})
+    message = f"internal error; the log of the node has the details under incident {incident}"
+    return _Internal("INTERNAL", message, {"incident": incident})
+
+
+def status_of(error: Exception, method: str) -> grpc.Status:
+    """Return the status that answers a call of `method` which raised `error`; what was not foreseen is logged."""
+    known = api_error(error) or _internal(error, method)
+    return rpc_status.to_status(
+        status_pb2.Status(
+            code=code_pb2.Code.Value(known.code.name),
+            message=_cut(known.message),
+            details=list(_packed(_details(known))),
+        )
+    )
+
+
+def _details(error: ApiError) -> Iterable[Message]:
+    yield error_details_pb2.ErrorInfo(
+        reason=error.reason, domain=DOMAIN, metadata={key: _cut(value) for key, value in error.metadata.items()}
+    )
+    if error.retry_after is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromTimedelta(error.retry_after)
+        yield retry
+    if isinstance(error, InvalidRequest):
+        yield _bad_request(error)
+
+
+def _bad_request(error: InvalidRequest) -> Message:
+    """Name as many violations as fit, in their order."""
+    violations: list[object] = []
+    left = MAX_DETAIL_BYTES
+    for violation in error.violations:
+        name = _cut(violation.field)
+        description = _cut(f"{violation.reason} (got {violation.value!r})")
+        left -= len(name.encode()) + len(description.encode()) + 16
+        if left < 0 and violations:
+            break
+        violations.append(
+            error_details_pb2.BadRequest.FieldViolation(field=name, description=description, reason=error.reason)
+        )
+    bad_request: Message = error_details_pb2.BadRequest(field_violations=violations)
+    return bad_request
+
+
+def _packed(details: Iterable[Message]) -> Iterable[any_pb2.Any]:
+    for detail in details:
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        yield packed
+
+
+def _cut(text: str, limit: int = MAX_TEXT_BYTES) -> str:
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= limit:
+        return encoded.decode("utf-8")
+    return encoded[: limit - 3].decode("utf-8", "ignore") + "…"

@@ -1,0 +1,190 @@
+"""What happens to every call of our services before and after the service's own code.
+
+Requests are read here: malformed ones, and ones with fields that this version does not know, are refused before the
+service sees them. Errors that leave the service become statuses. Calls of other services (health, reflection) pass
+untouched.
+"""
+
+import inspect
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from itertools import islice
+from typing import Any, Final, TypeAlias
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from server.api.errors import InvalidRequest, status_of
+from server.domain.errors import InvalidInput
+
+OUR_METHODS: Final = "/shardwheel."
+# A session speaks with workers of other versions: messages that it does not know are ignored, not refused.
+LENIENT_METHODS: Final = "/shardwheel.v1.WorkerService/"
+
+MAX_UNKNOWN_FIELDS: Final = 20
+
+# grpc types its method handlers with Any.
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+# Told of every call that ended: method, name of the status code ("CANCELLED" if the client went away), seconds.
+CallObserver: TypeAlias = Callable[[str, str, float], None]
+
+
+class _Unreadable:
+    """Takes the place of a request that could not be read."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: InvalidRequest) -> None:
+        self.error = error
+
+
+class RequestGuard(grpc.aio.ServerInterceptor):
+    """Reads requests, turns errors into statuses, and reports each call to `observer`."""
+
+    def __init__(self, observer: CallObserver | None = None) -> None:
+        self._observer = observer
+        self._guarded: dict[str, Handler] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Return the guarded handler of a method of ours."""
+        method = handler_call_details.method
+        handler = await continuation(handler_call_details)
+        if handler is None or not method.startswith(OUR_METHODS):
+            return handler
+        guarded = self._guarded.get(method)
+        if guarded is None:
+            guarded = self._guarded[method] = self._guard(method, handler)
+        return guarded
+
+    def _guard(self, method: str, handler: Handler) -> Handler:
+        assert handler.request_deserializer is not None
+        read = _reader(handler.request_deserializer, strict=not method.startswith(LENIENT_METHODS))
+        write = handler.response_serializer
+        if handler.unary_unary is not None:
+            return grpc.unary_unary_rpc_method_handler(self._answering(method, handler.unary_unary), read, write)
+        if handler.stream_unary is not None:
+            return grpc.stream_unary_rpc_method_handler(self._answering(method, handler.stream_unary), read, write)
+        if handler.unary_stream is not None:
+            return grpc.unary_stream_rpc_method_handler(self._streaming(method, handler.unary_stream), read, write)
+        return grpc.stream_stream_rpc_method_handler(self._streaming(method, handler.stream_stream), read, write)
+
+    def _answering(self, method: str, behavior: Any) -> Any:
+        async def call(request: Any, context: Context) -> Any:
+            started, code = time.perf_counter(), "CANCELLED"
+            try:
+                answer = await behavior(_readable(request), context)
+                code = "OK"
+            except grpc.aio.AbortError:
+                code = "ABORTED"
+                raise
+            except Exception as error:
+                status = status_of(error, method)
+                code = status.code.name
+                await context.abort_with_status(status)
+            finally:
+                self._report(method, code, started)
+            return answer
+
+        return call
+
+    def _streaming(self, method: str, behavior: Any) -> Any:
+        """Guard a method that answers with a stream, in either of the two styles that grpc.aio allows."""
+        if not inspect.isasyncgenfunction(behavior):
+            return self._answering(method, behavior)
+
+        async def call(request: Any, context: Context) -> AsyncIterator[Any]:
+            started, code = time.perf_counter(), "CANCELLED"
+            try:
+                async for answer in behavior(_readable(request), context):
+                    yield answer
+                code = "OK"
+            except grpc.aio.AbortError:
+                code = "ABORTED"
+                raise
+            except Exception as error:
+                status = status_of(error, method)
+                code = status.code.name
+                await context.abort_with_status(status)
+            finally:
+                self._report(method, code, started)
+
+        return call
+
+    def _report(self, method: str, code: str, started: float) -> None:
+        if self._observer is not None:
+            self._observer(method, code, time.perf_counter() - started)
+
+
+class _Readable:
+    """The requests of a stream; raises at the first that could not be read."""
+
+    def __init__(self, requests: AsyncIterator[Any]) -> None:
+        self._requests = requests
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        return _readable(await anext(self._requests))
+
+
+def _readable(request: Any) -> Any:
+    if isinstance(request, _Unreadable):
+        raise request.error
+    if isinstance(request, Message):
+        return request
+    return _Readable(aiter(request))
+
+
+def _reader(deserialize: Callable[[bytes], Message], *, strict: bool) -> Callable[[bytes], Message | _Unreadable]:
+    def read(data: bytes) -> Message | _Unreadable:
+        try:
+            message = deserialize(data)
+        except DecodeError as error:
+            refused = InvalidInput("request", f"{len(data)} bytes", f"is not a well-formed message: {error}")
+            return _Unreadable(InvalidRequest([refused], "MALFORMED_REQUEST"))
+        if strict:
+            # Cheap on a message without unknown fields; where they are is looked for only if there are some.
+            size = message.ByteSize()
+            message.DiscardUnknownFields()
+            if message.ByteSize() != size:
+                return _Unreadable(_unknown_fields(deserialize(data)))
+        return message
+
+    return read
+
+
+def _unknown_fields(message: Message) -> InvalidRequest:
+    reason = "is not served by this version; leave it out, or upgrade the node"
+    places = ((path, number) for path, part in _parts(message, "") for number in _unknown_numbers(part))
+    found = [
+        InvalidInput(f"{path}.{number}".lstrip("."), f"field {number}", reason)
+        for path, number in islice(places, MAX_UNKNOWN_FIELDS)
+    ]
+    return InvalidRequest(found or [InvalidInput("request", "an unknown field", reason)], "UNKNOWN_FIELD")
+
+
+def _unknown_numbers(message: Message) -> list[int]:
+    fields = UnknownFieldSet(message)
+    return sorted({fields[index].field_number for index in range(len(fields))})
+
+
+def _parts(message: Message, path: str) -> Iterator[tuple[str, Message]]:
+    """Yield a message and all messages in it, with their paths."""
+    yield path, message
+    for field, value in message.ListFields():
+        if field.message_type is None or field.message_type.GetOptions().map_entry:
+            continue
+        place = f"{path}.{field.name}".lstrip(".")
+        if isinstance(value, Message):
+            yield from _parts(value, place)
+        else:
+            for index, item in enumerate(value):
+                yield from _parts(item, f"{place}[{index}]")
