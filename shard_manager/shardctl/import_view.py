@@ -62,7 +62,8 @@ def _summary(reading: Reading, outcome: Outcome | None, dry_run: bool) -> str:
     counts = Counter(_change(planned, outcome) for planned in reading.planned)
     counts["deleted"] = len(outcome.deleted)
     words = ("created", "updated", "unchanged", "deleted")
-    text = ", ".join(f"{counts[word]} {word}" for word in words if counts[word]) or "nothing to do"
+    shown = {word: f"to {_DRY_WORDS[word]}" if dry_run and word in _DRY_WORDS else word for word in words}
+    text = ", ".join(f"{counts[word]} {shown[word]}" for word in words if counts[word]) or "nothing to do"
     return f"dry run, nothing was stored: {text}" if dry_run else text
 
 

@@ -1,0 +1,119 @@
+"""`shardctl status`, `handlers`, `workers` and `namespaces` over a real socket."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from shardwheel.v1.admin_service_pb2 import (
+    CreateNamespaceRequest,
+    GetStatusResponse,
+    Handler,
+    ListHandlersRequest,
+    ListHandlersResponse,
+    ListNamespacesResponse,
+    ListWorkersResponse,
+    Namespace,
+    PauseHandlerRequest,
+    ResumeHandlerRequest,
+    Worker,
+)
+from tests.integration.shardctl.conftest import Shardctl
+from tests.integration.shardctl.scripted_server import ScriptedServer
+
+
+@pytest.fixture
+def status() -> GetStatusResponse:
+    status = GetStatusResponse(
+        answered_by="node-1",
+        coordinator="zookeeper",
+        leader="node-1",
+        plan_version=12,
+        shard_count=4,
+        worker_count=2,
+        due_count=3,
+        pending_count=40,
+        running_count=5,
+        schedule_count=7,
+        version="0.1.0",
+    )
+    status.oldest_due.FromTimedelta(timedelta(seconds=2.5))
+    status.now.FromDatetime(datetime(2026, 11, 1, 5, 30, tzinfo=UTC))
+    status.nodes.add(node="node-1", address="10.0.0.1:7400", state="up", shard_count=3, weight=1, leader=True)
+    status.nodes.add(node="n" * 100, address="a" * 100, state="draining", shard_count=1, weight=1)
+    for shard in range(3):
+        status.shards.add(shard=shard, epoch=2, owner="node-1", planned_owner="node-1")
+    status.shards.add(shard=3, epoch=9, owner="", planned_owner="node-1")
+    return status
+
+
+def test_status_fits_80_columns_and_shows_shards_in_transition(
+    server: ScriptedServer, shardctl: Shardctl, status: GetStatusResponse
+) -> None:
+    server.answer("GetStatus", status)
+    ran = shardctl("status")
+    assert (ran.code, ran.stderr) == (0, "")
+    assert ran.widest <= 80
+    for text in (
+        "cluster      2 nodes, 4 shards, plan 12",
+        "jobs         3 due (the oldest for 2.5s), 5 running, 40 pending",
+        "1 of 4 shards are in transition:",
+        "    3  none   node-1       9  -",
+    ):
+        assert text in ran.stdout
+    everything = shardctl("status", "--shards").stdout
+    assert everything.count("node-1") > ran.stdout.count("node-1")
+
+
+def test_status_as_json(server: ScriptedServer, shardctl: Shardctl, status: GetStatusResponse) -> None:
+    server.answer("GetStatus", status)
+    data = shardctl("-o", "json", "status").json
+    assert list(data) == [field.name for field in GetStatusResponse.DESCRIPTOR.fields]
+    assert (data["oldest_due"], data["now"], data["leader"]) == (2.5, "2026-11-01T05:30:00Z", "node-1")
+    assert len(data["shards"]) == 4
+
+
+def test_handlers(server: ScriptedServer, shardctl: Shardctl) -> None:
+    busy = Handler(handler="email.send", worker_count=2, slot_count=20, running_count=20, due_count=10_000, paused=True)
+    busy.oldest_due.FromTimedelta(timedelta(minutes=2))
+    server.answer("ListHandlers", ListHandlersResponse(handlers=[busy, Handler(handler="h" * 200)]))
+    server.answer("PauseHandler", busy)
+    server.answer("ResumeHandler", Handler(handler="email.send"))
+    ran = shardctl("handlers", "list", "--namespace", "tenant")
+    assert (ran.code, ran.widest) == (0, 80)
+    assert ran.stdout.splitlines()[1].split() == ["email.send", "paused", "2", "20", "20", "10000+", "2m"]
+    assert server.requests(ListHandlersRequest)[0].namespace == "tenant"
+    assert shardctl("handlers", "list", "-o", "json").json["handlers"][0]["paused"] is True
+    paused = shardctl("handlers", "pause", "email.send", "--note", "deploy")
+    assert paused.stdout == "handler email.send is paused; 20 jobs of it still run\n"
+    assert shardctl("handlers", "resume", "email.send").stdout == "handler email.send is active\n"
+    assert server.requests(PauseHandlerRequest)[0].note == "deploy"
+    assert server.requests(ResumeHandlerRequest)[0].handler == "email.send"
+
+
+def test_workers(server: ScriptedServer, shardctl: Shardctl) -> None:
+    worker = Worker(worker="w" * 100, incarnation=5, running_count=3, sdk="python/0.1.0")
+    worker.handlers.add(handler="email.send", slots=8)
+    worker.handlers.add(handler="report.build", slots=2)
+    server.answer("ListWorkers", ListWorkersResponse(workers=[worker]), ListWorkersResponse())
+    ran = shardctl("workers", "list")
+    assert (ran.code, ran.widest) == (0, 80)
+    assert ran.stdout.splitlines()[1].split()[1:3] == ["3", "10"]
+    assert shardctl("workers", "list").stdout == "no live workers\n"
+
+
+def test_namespaces(server: ScriptedServer, shardctl: Shardctl) -> None:
+    namespace = Namespace(namespace="tenant")
+    namespace.retry.max_attempts = 2
+    server.answer("CreateNamespace", namespace)
+    server.answer("ListNamespaces", ListNamespacesResponse(namespaces=[namespace]))
+    ran = shardctl("namespaces", "create", "tenant", "--max-attempts", "2", "--attempt-timeout", "1m")
+    assert (ran.code, ran.stdout) == (0, "namespace tenant exists\n")
+    (request,) = server.requests(CreateNamespaceRequest)
+    assert (request.namespace, request.retry.max_attempts, request.timeouts.attempt_timeout.seconds) == (
+        "tenant",
+        2,
+        60,
+    )
+    listed = shardctl("namespaces", "list")
+    assert listed.stdout.splitlines()[1].split() == ["tenant", "2", "attempts", "-"]
+    assert shardctl("namespaces", "list", "-o", "json").json["namespaces"][0]["created_at"] is None
