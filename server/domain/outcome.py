@@ -91,6 +91,7 @@ class AttemptFacts:
     """What has to be known of a running attempt to decide about it."""
 
     ref: AttemptRef
+    handler_id: int
     attempt: int
     backoff: Backoff
     deadline_at: datetime | None

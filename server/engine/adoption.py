@@ -62,17 +62,16 @@ class Adoption:
         self._questions: dict[int, Question] = {}
         self._request_ids = itertools.count(1)
 
-    async def open_attempts(self, refs: Sequence[AttemptRef]) -> set[AttemptRef]:
-        """Return those attempts whose result would still be accepted."""
-        found: set[AttemptRef] = set()
+    async def open_attempts(self, refs: Sequence[AttemptRef]) -> dict[AttemptRef, int]:
+        """Return those attempts whose result would still be accepted, with their handler ids."""
+        found: dict[AttemptRef, int] = {}
         for partition, some in self._ender.by_partition(refs).items():
             _, facts = await self._store.load_facts(partition, some)
-            found |= facts.keys()
+            found |= {ref: one.handler_id for ref, one in facts.items()}
         return found
 
-    def attached(self, session: Session, running: set[AttemptRef], finished: set[AttemptRef]) -> None:
+    def attached(self, session: Session, held: set[AttemptRef]) -> None:
         """A worker has opened a stream and reported what it holds: settle what was handed over on older streams."""
-        held = running | finished
         lost = []
         for entry in self._registry.of_worker(session.worker_id):
             if entry.ref in held:

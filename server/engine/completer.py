@@ -46,6 +46,7 @@ class Completer:
         self._ender = ender
         self._queue: deque[Reported] = deque()
         self._wake = asyncio.Event()
+        self._settled = asyncio.Event()
         self._busy = 0
         self.acks: dict[AckStatus, int] = dict.fromkeys(AckStatus, 0)
 
@@ -56,10 +57,16 @@ class Completer:
             self._queue.append(Reported(session, ref, outcome))
         self._wake.set()
 
-    @property
-    def idle(self) -> bool:
-        """Whether every result that came in is stored."""
-        return not self._queue and not self._busy
+    async def settle(self, timeout_s: float) -> bool:
+        """Wait until every result that came in is stored; return whether that happened in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._queue or self._busy:
+                    self._settled.clear()
+                    await self._settled.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def run(self) -> None:
         """Store results for ever."""
@@ -84,6 +91,7 @@ class Completer:
                 await asyncio.sleep(backoff.next_s())
             finally:
                 self._busy -= 1
+                self._settled.set()
 
     async def _flush(self, batch: list[Reported]) -> None:
         by_partition: dict[int, dict[AttemptRef, Reported]] = {}

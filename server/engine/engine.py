@@ -144,9 +144,7 @@ class Engine:
         for session in self.slots.sessions():
             session.link.send_drain(grace)
         await self.claimer.stop()
-        deadline = asyncio.get_running_loop().time() + grace.total_seconds()
-        while not self.completer.idle and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.02)
+        await self.completer.settle(grace.total_seconds())
 
     async def stop(self) -> None:
         """End the loops and close every session."""
@@ -159,19 +157,16 @@ class Engine:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def attach(
-        self, session: Session, running: Mapping[AttemptRef, int], finished: Sequence[AttemptRef]
+        self, session: Session, running: Sequence[AttemptRef], finished: Sequence[AttemptRef]
     ) -> list[AttemptRef]:
-        """Connect a worker's session and return those of the reported attempts that are not its own any more.
-
-        `running` maps the attempts that the worker runs to their handler ids (0 for an unknown one).
-        """
+        """Connect a worker's session and return those of the reported attempts that are not its own any more."""
         reported = [*running, *finished]
-        open_now = await self.adoption.open_attempts(reported) if reported else set()
-        older = self.slots.attach(session, ((handler, ref) for ref, handler in running.items() if ref in open_now))
+        open_now = await self.adoption.open_attempts(reported) if reported else {}
+        older = self.slots.attach(session, [(open_now[ref], ref) for ref in running if ref in open_now])
         if older is not None:
             older.link.close()
         self.liveness.attached(session.worker_id)
-        self.adoption.attached(session, set(running), set(finished))
+        self.adoption.attached(session, set(reported))
         self.claimer.wake()
         return [ref for ref in reported if ref not in open_now]
 

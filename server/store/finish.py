@@ -119,7 +119,7 @@ REQUEUE: Final = _plain(_REQUEUE)
 FENCED_FINISH: Final = {recheck: _fenced(_FINISH, recheck) for recheck in Recheck}
 FENCED_REQUEUE: Final = {recheck: _fenced(_REQUEUE, recheck) for recheck in Recheck}
 
-_FACTS: Final[LiteralString] = """j.id, j.open_claim, j.attempt, j.max_attempts, j.retry_initial_ms,
+_FACTS: Final[LiteralString] = """j.id, j.open_claim, j.handler_id, j.attempt, j.max_attempts, j.retry_initial_ms,
     j.retry_multiplier, j.retry_max_ms, j.non_retryable, j.deadline_at, j.cancel_requested"""
 
 LOAD_FACTS: Final = Statement(
@@ -185,9 +185,10 @@ async def still_there(database: Database, partition: int, job_ids: Sequence[int]
 
 def facts_of(row: Row) -> AttemptFacts:
     """Build facts from the columns of `_FACTS`."""
-    job_id, claim, attempt, max_attempts, initial, multiplier, maximum, non_retryable, deadline_at, cancelled = row
+    job_id, claim, handler_id, attempt, max_attempts, initial, multiplier, maximum, non_retryable, deadline_at, cancelled = row
     return AttemptFacts(
         ref=AttemptRef(job_id, claim),
+        handler_id=handler_id,
         attempt=attempt,
         backoff=Backoff(
             max_attempts=max_attempts,

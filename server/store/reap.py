@@ -8,6 +8,7 @@ from typing import Final
 
 from server.domain.due import DueJob
 from server.domain.ending import RunningJob
+from server.domain.job import AttemptRef
 from server.store.arrays import ByteaArray, Int4Array, Int8Array, TextArray
 from server.store.database import Database, Row, Statement
 from server.store.fence import FENCE
@@ -18,7 +19,7 @@ PAGE: Final = 500
 
 _RUNNING_COLUMNS: Final = (
     "j.shard, j.handler_id, j.worker_id, j.claim_epoch, j.timeout_at, j.timeout_at <= now(), "
-    "j.id, j.open_claim, j.attempt, j.max_attempts, j.retry_initial_ms, j.retry_multiplier, j.retry_max_ms, "
+    "j.id, j.open_claim, j.handler_id, j.attempt, j.max_attempts, j.retry_initial_ms, j.retry_multiplier, j.retry_max_ms, "
     "j.non_retryable, j.deadline_at, j.cancel_requested"
 )
 

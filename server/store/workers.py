@@ -140,3 +140,16 @@ WHERE namespace_id = %s AND ended_at IS NULL AND lease_until > now() ORDER BY na
 async def live(database: Database, namespace_id: int) -> list[WorkerRow]:
     """Return the workers of a namespace whose lease runs, by name."""
     return [WorkerRow(*row) for row in await database.run(LIVE, (namespace_id,), api=True)]
+
+
+KEEP: Final = """
+UPDATE workers SET lease_until = now() + %s::int8 * interval '1 millisecond'
+WHERE namespace_id = %s AND name = %s AND incarnation = %s AND ended_at IS NULL
+RETURNING id
+"""
+
+
+async def keep(database: Database, namespace_id: int, name: str, incarnation: int, lease: timedelta) -> bool:
+    """Renew the lease of an incarnation by its name; return whether it has not ended."""
+    params = (milliseconds(lease), namespace_id, name, incarnation)
+    return bool(await database.run(KEEP, params, api=True))
