@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import IO
 
-import grpc
 from rich.progress import Progress
 
 from server.domain.errors import InvalidInput
@@ -30,13 +29,6 @@ _BATCH_BYTES = 4 * 1024 * 1024 - 64 * 1024
 _LONGEST_LINE = 8 * 1024 * 1024
 _SHOWN_ERRORS = 20
 _SPOOL_BYTES = 64 * 1024 * 1024
-_UNKNOWN_OUTCOME = (
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.INTERNAL,
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.UNKNOWN,
-)
 _ITEM = re.compile(r"^jobs\[([0-9]{1,9})\]\.?(.*)$")
 
 
@@ -102,13 +94,7 @@ async def _store(
         except CallRefusedError as error:
             raise RefusedInputError(*_refused_lines(path, batch, error), _stored_text(stored)) from None
         except CallFailedError as error:
-            lines = [*error.lines, _stored_text(stored)]
-            if error.code in _UNKNOWN_OUTCOME:
-                lines += [
-                    f"Whether lines {batch.lines[0]} to {batch.lines[-1]} are stored is not known.",
-                    "With a dedupe_key in each line the file can simply be submitted again.",
-                ]
-            raise CommandFailedError(*lines) from None
+            raise CommandFailedError(*error.lines, *_progress_lines(stored, batch, error.maybe_done)) from None
         stored.results += response.results
         stored.last_line = batch.lines[-1]
         progress.update(task, advance=len(batch.jobs))
@@ -125,6 +111,15 @@ def _refused_lines(path: str, batch: _Batch, error: CallRefusedError) -> Iterato
             yield f"{path}:{line}: {printable(name)}: {printable(reason)}"
         else:
             yield f"error: {printable(name)}: {printable(reason)}"
+
+
+def _progress_lines(stored: _Stored, batch: _Batch, maybe_done: bool) -> Iterator[str]:
+    """What is stored, and what is not known, after a batch failed."""
+    if stored.last_line or not maybe_done:
+        yield _stored_text(stored)
+    if maybe_done:
+        yield f"Whether the jobs of lines {batch.lines[0]} to {batch.lines[-1]} are stored is not known."
+        yield "With a dedupe_key in each line the file can simply be submitted again."
 
 
 def _stored_text(stored: _Stored) -> str:

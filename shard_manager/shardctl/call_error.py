@@ -19,15 +19,28 @@ from shard_manager.shardctl.times import format_duration
 Detail = TypeVar("Detail", bound=Message)
 
 _STATUS_KEY = "grpc-status-details-bin"
+_OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+_NEVER_SENT = "failed to connect to all addresses"
+# Errors that do not tell whether the call had its effect.
+_SAY_NOTHING = (
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+)
 _LAST_ERROR = re.compile(r"last error: (?:UNKNOWN: )?(.*)", re.DOTALL)
 
 
 class CallFailedError(CommandFailedError):
-    """A call that the server, or the way to it, answered with an error other than refused input."""
+    """A call that the server, or the way to it, answered with an error other than refused input.
 
-    def __init__(self, code: grpc.StatusCode, *lines: str) -> None:
+    `maybe_done` tells that the server may have done what it was asked to all the same.
+    """
+
+    def __init__(self, code: grpc.StatusCode, *lines: str, maybe_done: bool) -> None:
         super().__init__(*lines)
         self.code = code
+        self.maybe_done = maybe_done
 
 
 class CallRefusedError(RefusedInputError):
@@ -50,7 +63,16 @@ def failure_of(error: grpc.aio.AioRpcError, settings: Settings, limit: timedelta
             for violation in bad_request.field_violations
         )
         return CallRefusedError(message, violations)
-    return CallFailedError(error.code(), *_lines(error.code(), message, status, settings, limit))
+    lines = _lines(error.code(), message, status, settings, limit)
+    return CallFailedError(error.code(), *lines, maybe_done=_maybe_done(error.code(), message, status))
+
+
+def _maybe_done(code: grpc.StatusCode, message: str, status: Status) -> bool:
+    """Whether the call may have had its effect, though it failed."""
+    if code is grpc.StatusCode.UNAVAILABLE:
+        reasons = [info.reason for info in _details(status, ErrorInfo)]
+        return _OUTCOME_UNKNOWN in reasons if reasons else not message.startswith(_NEVER_SENT)
+    return code in _SAY_NOTHING
 
 
 def _lines(code: grpc.StatusCode, message: str, status: Status, settings: Settings, limit: timedelta) -> Iterator[str]:
@@ -82,7 +104,8 @@ def _lines(code: grpc.StatusCode, message: str, status: Status, settings: Settin
             yield "It may be older than this shardctl; `shardctl status` shows its version."
         case _:
             yield f"error: {message} ({code.name})"
-    for retry in _details(status, RetryInfo):
+    unsafe = any(info.metadata.get("repeat_is_safe") == "false" for info in _details(status, ErrorInfo))
+    for retry in _details(status, RetryInfo) if not unsafe else ():
         yield f"Try again in {format_duration(retry.retry_delay.ToTimedelta())}."
 
 

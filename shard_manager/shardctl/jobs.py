@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from shard_manager.shardctl.bulk import submit_file
+from shard_manager.shardctl.call_error import CallFailedError
 from shard_manager.shardctl.command import Cli, command, group
 from shard_manager.shardctl.connection import Connection
 from shard_manager.shardctl.failure import CommandFailedError, RefusedInputError
@@ -30,6 +31,7 @@ from shardwheel.v1.schedule_service_pb2 import GetScheduleRequest
 app = group("Submit, find and steer jobs.")
 
 _PAGE = 1000
+_MAYBE_STORED = "The job may be stored all the same; with a --dedupe-key the submit is safe to repeat."
 
 JobId = Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="Id of the job.", show_default=False)]
 
@@ -100,7 +102,12 @@ async def submit(
 async def _submit_one(cli: Cli, job: JobSpec, wait: bool) -> None:
     async with cli.connect() as connection:
         request = SubmitJobRequest(namespace=cli.settings.namespace, job=job)
-        response = await connection.call(connection.jobs.SubmitJob, request)
+        try:
+            response = await connection.call(connection.jobs.SubmitJob, request)
+        except CallFailedError as error:
+            if error.maybe_done and not job.dedupe_key:
+                raise CommandFailedError(*error.lines, _MAYBE_STORED) from None
+            raise
         if response.differs:
             cli.output.note("note: the dedupe key belongs to a job with other content; that job is shown")
         if not wait:

@@ -32,9 +32,18 @@ _SERVICES = [
 class Refusal(Exception):
     """An answer that is an error, with the details that the API promises."""
 
-    def __init__(self, code: grpc.StatusCode, message: str, *fields: tuple[str, str], retry_in_s: int = 0) -> None:
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        message: str,
+        *fields: tuple[str, str],
+        reason: str = "TEST",
+        retry_in_s: int = 0,
+        repeat_is_safe: bool = True,
+    ) -> None:
         super().__init__(message)
-        details: list[Message] = [error_details_pb2.ErrorInfo(reason="TEST", domain="shardwheel")]
+        metadata = {"repeat_is_safe": str(repeat_is_safe).lower()}
+        details: list[Message] = [error_details_pb2.ErrorInfo(reason=reason, domain="shardwheel", metadata=metadata)]
         if fields:
             violations = [
                 error_details_pb2.BadRequest.FieldViolation(field=name, description=reason) for name, reason in fields

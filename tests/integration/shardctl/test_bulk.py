@@ -124,20 +124,23 @@ def test_what_the_server_refuses_is_named_by_line(server: ScriptedServer, shardc
 def test_a_failure_on_the_way_tells_what_is_stored_and_what_is_not_known(
     server: ScriptedServer, shardctl: Shardctl, file: Path
 ) -> None:
-    away = Refusal(grpc.StatusCode.UNAVAILABLE, "no database", retry_in_s=2)
+    away = Refusal(grpc.StatusCode.UNAVAILABLE, "no database", retry_in_s=2, reason="OUTCOME_UNKNOWN")
     server.answer("SubmitJobs", SubmitJobsResponse(results=[SubmitResult(job_id=1, created=True)]), away)
     ran = shardctl("jobs", "submit", "--file", str(file))
     assert (ran.code, ran.stdout) == (1, "")
     assert "error: no database (UNAVAILABLE)" in ran.stderr
     assert "Try again in 2s." in ran.stderr
     assert "The jobs up to line 1000 are stored." in ran.stderr
-    assert "Whether lines 1001 to 2000 are stored is not known." in ran.stderr
+    assert "Whether the jobs of lines 1001 to 2000 are stored is not known." in ran.stderr
 
 
-def test_a_failure_that_is_certain_says_so(server: ScriptedServer, shardctl: Shardctl, file: Path) -> None:
-    server.answer("SubmitJobs", Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "quota of pending jobs"))
+@pytest.mark.parametrize("code", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE])
+def test_a_failure_that_is_certain_says_so(
+    server: ScriptedServer, shardctl: Shardctl, file: Path, code: grpc.StatusCode
+) -> None:
+    server.answer("SubmitJobs", Refusal(code, "x"))
     ran = shardctl("jobs", "submit", "--file", str(file))
-    assert ran.code == 1
-    assert "error: quota of pending jobs (RESOURCE_EXHAUSTED)" in ran.stderr
-    assert "Nothing was stored." in ran.stderr
-    assert "not known" not in ran.stderr
+    assert (ran.code, ran.stderr.splitlines()) == (1, [f"error: x ({code.name})", "Nothing was stored."])
+    away = shardctl("jobs", "submit", "--file", str(file), "--address", "127.0.0.1:1")
+    assert away.stderr.splitlines()[-1] == "Nothing was stored."
+    assert "not known" not in away.stderr

@@ -98,6 +98,21 @@ def test_a_key_that_is_taken_is_told(server: ScriptedServer, shardctl: Shardctl)
     assert ran.stderr == "note: the dedupe key belongs to a job with other content; that job is shown\n"
 
 
+def test_a_submit_that_may_have_happened_says_so(server: ScriptedServer, shardctl: Shardctl) -> None:
+    unknown = Refusal(
+        grpc.StatusCode.UNAVAILABLE, "connection lost", reason="OUTCOME_UNKNOWN", retry_in_s=1, repeat_is_safe=False
+    )
+    server.answer("SubmitJob", unknown)
+    ran = shardctl("jobs", "submit", "h")
+    assert (ran.code, ran.stdout) == (1, "")
+    assert ran.stderr.splitlines() == [
+        "error: connection lost (UNAVAILABLE)",
+        "The job may be stored all the same; with a --dedupe-key the submit is safe to repeat.",
+    ]
+    server.answer("SubmitJob", Refusal(grpc.StatusCode.UNAVAILABLE, "x", reason="DATABASE_UNAVAILABLE", retry_in_s=1))
+    assert shardctl("jobs", "submit", "h").stderr.splitlines() == ["error: x (UNAVAILABLE)", "Try again in 1s."]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
