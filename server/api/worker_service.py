@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from datetime import timedelta
 from typing import Final, Protocol, TypeAlias
 
@@ -17,7 +17,7 @@ from server.api.validation import Problems, check_handler, check_namespace, chec
 from server.domain.errors import InvalidInput
 from server.engine.engine import Engine
 from server.engine.liveness import WorkerRefused
-from server.engine.slots import Session
+from server.engine.slots import WorkerSession
 from server.store.catalog import Catalog
 from shardwheel.v1 import worker_service_pb2 as pb
 from shardwheel.v1.worker_service_pb2_grpc import WorkerServiceServicer
@@ -31,7 +31,7 @@ MAX_SLOTS: Final = 100_000
 
 Requests: TypeAlias = AsyncIterator[pb.SessionRequest]
 StreamContext: TypeAlias = "grpc.aio.ServicerContext[Requests, AsyncIterator[pb.SessionResponse]]"
-CallContext: TypeAlias = "grpc.aio.ServicerContext[pb.KeepAliveRequest, pb.KeepAliveResponse]"
+CallContext: TypeAlias = "grpc.aio.ServicerContext[pb.KeepAliveRequest, Awaitable[pb.KeepAliveResponse]]"
 
 
 class LeaseKeeper(Protocol):
@@ -107,7 +107,7 @@ class WorkerService(WorkerServiceServicer):
             self._engine.detach(session, goodbye=said_goodbye is True)
             log.info("worker disconnected", extra={"worker": session.name, "goodbye": said_goodbye is True})
 
-    async def _admit(self, hello: pb.Hello, link: StreamLink) -> tuple[Session, dict[str, int]]:
+    async def _admit(self, hello: pb.Hello, link: StreamLink) -> tuple[WorkerSession, dict[str, int]]:
         namespace_name = _check_hello(hello)
         namespace = await self._catalog.namespace(namespace_name)
         defaults = {one.handler: convert.registered_policies(one) for one in hello.handlers}
@@ -123,7 +123,7 @@ class WorkerService(WorkerServiceServicer):
             )
         except WorkerRefused as error:
             raise AlreadyExists("WORKER_NAME_IN_USE", str(error), {"worker": hello.worker}) from error
-        session = Session(
+        session = WorkerSession(
             session_id=next(self._session_ids),
             worker_id=worker_id,
             name=hello.worker,
@@ -142,7 +142,9 @@ class WorkerService(WorkerServiceServicer):
             max_result_bytes=self._max_result_bytes,
         )
 
-    async def _read(self, requests: Requests, session: Session, link: StreamLink, by_name: dict[str, int]) -> bool:
+    async def _read(
+        self, requests: Requests, session: WorkerSession, link: StreamLink, by_name: dict[str, int]
+    ) -> bool:
         """Take in messages until the stream ends; return whether the worker said goodbye."""
         try:
             async for request in requests:
@@ -160,7 +162,7 @@ class WorkerService(WorkerServiceServicer):
         return False
 
     async def _take(
-        self, request: pb.SessionRequest, session: Session, link: StreamLink, by_name: dict[str, int]
+        self, request: pb.SessionRequest, session: WorkerSession, link: StreamLink, by_name: dict[str, int]
     ) -> None:
         match request.WhichOneof("message"):
             case "results":

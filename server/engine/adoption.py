@@ -25,7 +25,7 @@ from server.engine.ender import Ender
 from server.engine.ownership import Ownership
 from server.engine.ports import EndingStore
 from server.engine.registry import Registry, RunningEntry
-from server.engine.slots import Session, SlotBook
+from server.engine.slots import WorkerSession, SlotBook
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 class Question:
     """Attempts that a worker was asked about; those that its report does not name were never delivered."""
 
-    session: Session
+    session: WorkerSession
     refs: set[AttemptRef] = field(default_factory=set)
 
 
@@ -70,7 +70,7 @@ class Adoption:
             found |= {ref: one.handler_id for ref, one in facts.items()}
         return found
 
-    def attached(self, session: Session, held: set[AttemptRef]) -> None:
+    def attached(self, session: WorkerSession, held: set[AttemptRef]) -> None:
         """A worker has opened a stream and reported what it holds: settle what was handed over on older streams."""
         lost = []
         for entry in self._registry.of_worker(session.worker_id):
@@ -103,7 +103,7 @@ class Adoption:
         for session in self._slots.sessions():
             self._hello(session, shards)
 
-    def reported(self, session: Session, request_id: int, held: set[AttemptRef]) -> None:
+    def reported(self, session: WorkerSession, request_id: int, held: set[AttemptRef]) -> None:
         """A worker has answered an owner hello or an audit."""
         question = self._questions.pop(request_id, None)
         if question is None or question.session is not session:
@@ -144,7 +144,7 @@ class Adoption:
         async with self._ownership.lane(partition):
             await self._ender.decide_and_end_fenced(partition, outcomes, Recheck.OPEN)
 
-    def _hello(self, session: Session, shards: Sequence[tuple[int, int]]) -> None:
+    def _hello(self, session: WorkerSession, shards: Sequence[tuple[int, int]]) -> None:
         if not shards:
             return
         epochs = dict(shards)
@@ -155,7 +155,7 @@ class Adoption:
         }
         session.link.send_owner_hello(self._ask(session, refs), shards)
 
-    def _ask(self, session: Session, refs: set[AttemptRef]) -> int:
+    def _ask(self, session: WorkerSession, refs: set[AttemptRef]) -> int:
         request_id = next(self._request_ids)
         self._questions[request_id] = Question(session, refs)
         return request_id

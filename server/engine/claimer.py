@@ -23,7 +23,7 @@ from server.engine.loops import Backoff
 from server.engine.ownership import Ownership
 from server.engine.ports import DueStore, OutcomeUnknown, StoreUnavailable
 from server.engine.registry import Registry, RunningEntry
-from server.engine.slots import Session, SlotBook
+from server.engine.slots import WorkerSession, SlotBook
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Part:
     shard: int
     handler_id: int
     take: Take
-    sessions: list[Session] = field(default_factory=list)
+    sessions: list[WorkerSession] = field(default_factory=list)
 
 
 class Claimer:
@@ -255,7 +255,7 @@ class Claimer:
         for job in result.jobs:
             by_pair.setdefault((job.job_id & 0xFFF, job.handler_id), []).append(job)
         cut = sum(len(job.payload) for job in result.jobs) >= CUT_BYTES
-        outgoing: dict[Session, list[ClaimedJob]] = {}
+        outgoing: dict[WorkerSession, list[ClaimedJob]] = {}
         for part in parts:
             jobs = by_pair.get((part.shard, part.handler_id), [])
             self._note(part, jobs, cut, result.now)
@@ -270,8 +270,8 @@ class Claimer:
         due = [DueJob(job.priority, job.due_at, job.job_id, part.shard, part.handler_id) for job in jobs]
         self._index.claimed(part.shard, part.handler_id, part.take, due, cut=cut, now=now)
 
-    def _bind(self, part: Part, jobs: list[ClaimedJob], outgoing: dict[Session, list[ClaimedJob]]) -> None:
-        free: dict[int, list[Session]] = {}
+    def _bind(self, part: Part, jobs: list[ClaimedJob], outgoing: dict[WorkerSession, list[ClaimedJob]]) -> None:
+        free: dict[int, list[WorkerSession]] = {}
         for session in part.sessions:
             free.setdefault(session.worker_id, []).append(session)
         for job in jobs:

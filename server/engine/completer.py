@@ -19,7 +19,7 @@ from server.engine.ender import Ender
 from server.engine.loops import Backoff
 from server.engine.ownership import Ownership
 from server.engine.ports import EndingStore, OutcomeUnknown, StoreUnavailable
-from server.engine.slots import Session, SlotBook
+from server.engine.slots import WorkerSession, SlotBook
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ FLUSHERS: Final = 2
 class Reported:
     """One result as a session brought it."""
 
-    session: Session
+    session: WorkerSession
     ref: AttemptRef
     outcome: Outcome
 
@@ -50,7 +50,7 @@ class Completer:
         self._busy = 0
         self.acks: dict[AckStatus, int] = dict.fromkeys(AckStatus, 0)
 
-    def submit(self, session: Session, results: Sequence[tuple[AttemptRef, Outcome]]) -> None:
+    def submit(self, session: WorkerSession, results: Sequence[tuple[AttemptRef, Outcome]]) -> None:
         """Take in results; their slots are free at once."""
         for ref, outcome in results:
             self._slots.returned(session.worker_id, ref)
@@ -121,7 +121,7 @@ class Completer:
     ) -> None:
         rejected = [ref for ref in reported if ref not in accepted]
         there = await self._store.still_there(partition, [ref.job_id for ref in rejected]) if rejected else set()
-        outgoing: dict[Session, list[tuple[AttemptRef, AckStatus]]] = {}
+        outgoing: dict[WorkerSession, list[tuple[AttemptRef, AckStatus]]] = {}
         for ref, one in reported.items():
             status = AckStatus.ACCEPTED
             if ref not in accepted:

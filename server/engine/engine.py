@@ -31,7 +31,7 @@ from server.engine.ports import EngineStore, OutcomeUnknown, StoreUnavailable
 from server.engine.reaper import Reaper
 from server.engine.registry import Registry, RunningEntry
 from server.engine.shard_runner import ShardRunner
-from server.engine.slots import Session, SlotBook
+from server.engine.slots import WorkerSession, SlotBook
 from server.engine.timings import EngineTimings
 from server.engine.waiters import Waiter, Waiters
 
@@ -157,7 +157,7 @@ class Engine:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def attach(
-        self, session: Session, running: Sequence[AttemptRef], finished: Sequence[AttemptRef]
+        self, session: WorkerSession, running: Sequence[AttemptRef], finished: Sequence[AttemptRef]
     ) -> list[AttemptRef]:
         """Connect a worker's session and return those of the reported attempts that are not its own any more."""
         reported = [*running, *finished]
@@ -170,24 +170,24 @@ class Engine:
         self.claimer.wake()
         return [ref for ref in reported if ref not in open_now]
 
-    def detach(self, session: Session, *, goodbye: bool) -> None:
+    def detach(self, session: WorkerSession, *, goodbye: bool) -> None:
         """A session is over."""
         self.slots.detach(session)
         if not goodbye:
             self.liveness.stream_lost(session)
 
-    async def goodbye(self, session: Session, reason: str) -> None:
+    async def goodbye(self, session: WorkerSession, reason: str) -> None:
         """A worker stops: its lease ends, and what it still held goes back at once."""
         self.slots.detach(session)
         await self.liveness.goodbye(session.worker_id, reason)
         await self.reaper.reap_once()
 
-    def results(self, session: Session, results: Sequence[tuple[AttemptRef, Outcome]]) -> None:
+    def results(self, session: WorkerSession, results: Sequence[tuple[AttemptRef, Outcome]]) -> None:
         """Take in results of a session."""
         self.completer.submit(session, results)
         self.claimer.wake()
 
-    def credit(self, session: Session, credits: Mapping[int, int]) -> None:
+    def credit(self, session: WorkerSession, credits: Mapping[int, int]) -> None:
         """Take in a session's credit by handler id."""
         session.credit.update(credits)
         self.claimer.wake()

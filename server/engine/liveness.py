@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from server.engine.clock import DatabaseClock
 from server.engine.loops import every
 from server.engine.ports import OutcomeUnknown, StoreUnavailable, WorkerStore
-from server.engine.slots import Session, SlotBook
+from server.engine.slots import WorkerSession, SlotBook
 from server.engine.timings import EngineTimings
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Liveness:
         if task is not None:
             task.cancel()
 
-    def stream_lost(self, session: Session) -> None:
+    def stream_lost(self, session: WorkerSession) -> None:
         """A stream broke without goodbye: give the worker its time to come back, then end its lease."""
         worker_id = session.worker_id
         if worker_id in self._grace or self._slots.of_worker(worker_id) is not None:

@@ -59,7 +59,7 @@ class ShardRunner:
             self._ownership.add(shard, epoch)
         self._adoption.hello_shards([(shard, epoch)])
         self._started(shard)
-        log.info("shard started", extra={"shard": shard, "epoch": epoch, "running": len(running)})
+        log.debug("shard started", extra={"shard": shard, "epoch": epoch, "running": len(running)})
 
     async def stop(self, shard: int) -> None:
         """Serve a shard no more; returns when no statement of it is under way."""
@@ -70,7 +70,7 @@ class ShardRunner:
             self._index.forget_shard(shard)
             self._registry.forget_shard(shard)
         if epoch is not None:
-            log.info("shard stopped", extra={"shard": shard, "epoch": epoch})
+            log.debug("shard stopped", extra={"shard": shard, "epoch": epoch})
 
     async def recover(self, partition: int, shards: Sequence[int]) -> None:
         """Settle a claim whose outcome is unknown, with the lane held.

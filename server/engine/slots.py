@@ -14,7 +14,7 @@ from server.engine.ports import WorkerLink
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class WorkerSession:
     """One worker's stream to this node."""
 
     session_id: int
@@ -42,10 +42,10 @@ class SlotBook:
 
     def __init__(self, *, silence_s: float) -> None:
         self._silence_s = silence_s
-        self._sessions: dict[int, Session] = {}
-        self._by_handler: dict[int, list[Session]] = {}
+        self._sessions: dict[int, WorkerSession] = {}
+        self._by_handler: dict[int, list[WorkerSession]] = {}
 
-    def attach(self, session: Session, running: Iterable[tuple[int, AttemptRef]]) -> Session | None:
+    def attach(self, session: WorkerSession, running: Iterable[tuple[int, AttemptRef]]) -> WorkerSession | None:
         """Add a session, with the attempts that it already runs; return the older session that it replaces."""
         older = self._sessions.get(session.worker_id)
         if older is not None:
@@ -58,7 +58,7 @@ class SlotBook:
             self._by_handler.setdefault(handler_id, []).append(session)
         return older
 
-    def detach(self, session: Session) -> None:
+    def detach(self, session: WorkerSession) -> None:
         """Remove a session; nothing is handed to it any more."""
         session.closed = True
         if self._sessions.get(session.worker_id) is session:
@@ -70,11 +70,11 @@ class SlotBook:
             if not sessions:
                 self._by_handler.pop(handler_id, None)
 
-    def of_worker(self, worker_id: int) -> Session | None:
+    def of_worker(self, worker_id: int) -> WorkerSession | None:
         """Return the session of a worker, if it is connected here."""
         return self._sessions.get(worker_id)
 
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[WorkerSession]:
         """Return all sessions."""
         return list(self._sessions.values())
 
@@ -104,12 +104,12 @@ class SlotBook:
         sessions = self._by_handler.get(handler_id, [])
         return sum(session.free(handler_id) for session in sessions if self._responsive(session, now))
 
-    def reserve(self, handler_id: int, count: int) -> list[Session]:
+    def reserve(self, handler_id: int, count: int) -> list[WorkerSession]:
         """Reserve up to `count` slots, spread over the workers with the most room."""
         now = time.monotonic()
         room = [(session.free(handler_id), session) for session in self._by_handler.get(handler_id, [])]
         room = [(free, session) for free, session in room if free and self._responsive(session, now)]
-        taken: list[Session] = []
+        taken: list[WorkerSession] = []
         while room and len(taken) < count:
             share = max(1, (count - len(taken)) // len(room))
             left = []
@@ -122,12 +122,12 @@ class SlotBook:
             room = left
         return taken
 
-    def release(self, handler_id: int, sessions: Iterable[Session]) -> None:
+    def release(self, handler_id: int, sessions: Iterable[WorkerSession]) -> None:
         """Give reserved slots back."""
         for session in sessions:
             session.used[handler_id] -= 1
 
-    def hand_over(self, session: Session, handler_id: int, ref: AttemptRef) -> None:
+    def hand_over(self, session: WorkerSession, handler_id: int, ref: AttemptRef) -> None:
         """Turn a reserved slot into an outstanding attempt."""
         session.outstanding[ref] = handler_id
 
@@ -137,5 +137,5 @@ class SlotBook:
         if session is not None and (handler_id := session.outstanding.pop(ref, None)) is not None:
             session.used[handler_id] -= 1
 
-    def _responsive(self, session: Session, now: float) -> bool:
+    def _responsive(self, session: WorkerSession, now: float) -> bool:
         return now - session.heard_at <= self._silence_s

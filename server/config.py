@@ -1,0 +1,143 @@
+"""Settings of a node: one frozen value, from flags and `SHARDWHEEL_*` variables."""
+
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, get_type_hints
+
+from server.domain.errors import InvalidInput
+from server.engine.timings import EngineTimings
+
+PREFIX: Final = "SHARDWHEEL_"
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Everything that a node needs to know at its start."""
+
+    database: str = field(default="", repr=False)
+    """Connection URI of PostgreSQL. Required."""
+    node: str = field(default_factory=socket.gethostname)
+    """Name of the node; two live nodes cannot have the same."""
+    listen: str = "127.0.0.1:7400"
+    """Address of the gRPC port."""
+    advertise: str = ""
+    """Address at which workers and other nodes reach this one; empty means `listen`."""
+    data_dir: Path = Path(".shardwheel")
+    """Folder for what lets the node come back quickly after a crash; one node per folder."""
+    coordinator: str = "postgres"
+    """Who grants leases of shards: "postgres"."""
+    session_ttl: timedelta = timedelta(seconds=10)
+    """The node is dead to the others this long after its last sign of life."""
+    drain_grace: timedelta = timedelta(seconds=10)
+    """How long a stopping node waits for results under way."""
+    heartbeat: timedelta = EngineTimings().heartbeat
+    """A worker sends a heartbeat this often."""
+    worker_lease: timedelta = EngineTimings().worker_lease
+    """Silence of this length ends a worker's lease."""
+    reset_grace: timedelta = EngineTimings().reset_grace
+    """A worker whose stream was reset may take this long to come back."""
+    kill_grace: timedelta = EngineTimings().kill_grace
+    """An attempt that was told to stop may take this long before it is superseded."""
+    sweep: timedelta = EngineTimings().sweep
+    """Each owned partition is looked through this often."""
+    max_payload_bytes: int = 256 * 1024
+    """Limit of a job's payload, 1 MiB at most."""
+    max_result_bytes: int = 256 * 1024
+    """Limit of a job's result, 1 MiB at most."""
+    keep_completed: timedelta = timedelta(days=7)
+    """Completed jobs are kept this long."""
+    keep_unsuccessful: timedelta = timedelta(days=30)
+    """Failed and cancelled jobs, and the attempts of all, are kept this long."""
+    hot_connections: int = 8
+    """Connections to PostgreSQL for claims, finishes and leases."""
+    api_connections: int = 6
+    """Connections to PostgreSQL for requests."""
+    log_format: str = "json"
+    """"json" or "text"."""
+    log_level: str = "info"
+    """"debug", "info", "warning" or "error"."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_payload_bytes", "max_result_bytes"):
+            if not 1 <= getattr(self, name) <= 1 << 20:
+                raise InvalidInput(name, getattr(self, name), "has to be from 1 to 1048576")
+        for name in ("hot_connections", "api_connections"):
+            if not 2 <= getattr(self, name) <= 200:
+                raise InvalidInput(name, getattr(self, name), "has to be from 2 to 200")
+        for name in ("keep_completed", "keep_unsuccessful"):
+            if getattr(self, name) < timedelta(days=1):
+                raise InvalidInput(name, getattr(self, name), "has to be at least one day")
+        if self.coordinator != "postgres":
+            raise InvalidInput("coordinator", self.coordinator, 'has to be "postgres"')
+        if self.log_format not in ("json", "text"):
+            raise InvalidInput("log_format", self.log_format, 'has to be "json" or "text"')
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise InvalidInput("log_level", self.log_level, "has to be debug, info, warning or error")
+        host, _, port = self.listen.rpartition(":")
+        if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+            raise InvalidInput("listen", self.listen, "has to be HOST:PORT")
+        self.timings()
+
+    def timings(self) -> EngineTimings:
+        """Return the engine's times; raises `InvalidInput` if they cannot work together."""
+        return EngineTimings(
+            heartbeat=self.heartbeat,
+            worker_lease=self.worker_lease,
+            reset_grace=self.reset_grace,
+            kill_grace=self.kill_grace,
+            sweep=self.sweep,
+        ).validated()
+
+
+def parse_span(text: str) -> timedelta:
+    """Return a duration such as "500ms", "15s" or "1h30m"; raises ValueError."""
+    parts = _SPAN.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError('takes a duration such as "500ms", "15s" or "1h30m"')
+    return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
+
+
+def load_config(
+    flags: Mapping[str, object | None] | None = None, environment: Mapping[str, str] | None = None
+) -> NodeConfig:
+    """Return the settings: a flag that is given wins over its variable, which wins over the default.
+
+    Raises `InvalidInput` that names the setting.
+    """
+    environment = os.environ if environment is None else environment
+    values: dict[str, object] = {}
+    kinds = get_type_hints(NodeConfig)
+    for one in fields(NodeConfig):
+        variable = PREFIX + one.name.upper()
+        given = (flags or {}).get(one.name)
+        if given is not None:
+            values[one.name] = _parse(one.name, given, kinds[one.name])
+        elif environment.get(variable):
+            values[one.name] = _parse(variable, environment[variable], kinds[one.name])
+    build: Callable[..., NodeConfig] = NodeConfig
+    return build(**values)
+
+
+_PARSERS: Final[Mapping[type, Callable[[str], object]]] = {
+    str: str,
+    int: int,
+    Path: Path,
+    timedelta: parse_span,
+}
+
+
+def _parse(name: str, value: object, kind: type) -> object:
+    if isinstance(value, kind):
+        return value
+    try:
+        return _PARSERS[kind](str(value))
+    except ValueError as error:
+        reason = "takes a whole number" if kind is int else str(error)
+        raise InvalidInput(name, value, reason) from None
