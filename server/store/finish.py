@@ -53,7 +53,8 @@ kept AS (
     INSERT INTO job_history (state, finished_at, result, result_content_type, error_type, error_message, """
     + _HISTORY_COLUMNS
     + """)
-    SELECT l.state, now(), l.result, l.content_type, l.error_type, l.message, """
+    SELECT l.state, now(), l.result, l.content_type, l.error_type,
+        CASE WHEN l.state = 5 AND g.error_type = 'cancelled' THEN g.error_message ELSE l.message END, """
     + ", ".join("g." + name.strip() for name in _HISTORY_COLUMNS.split(","))
     + """
     FROM gone g JOIN locked l ON l.id = g.id
