@@ -5,6 +5,7 @@ their key; a key that is held by a live job, or whose time has not run out, lead
 a fixed order, so that groups cannot deadlock.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -206,6 +207,10 @@ def _insert_params(share: list[PlacedJob]) -> tuple[object, ...]:
 BLOCK: Final = 10_000
 
 
+# A block older than this is left, so that ids of all nodes are in order of time but for so long.
+BLOCK_AGE_S: Final = 60.0
+
+
 class IdBlock:
     """Sequence values for ids, taken in blocks. Values of a block that is not used up are lost, which is harmless."""
 
@@ -213,13 +218,15 @@ class IdBlock:
         self._database = database
         self._next = 0
         self._end = 0
+        self._stale_at = 0.0
 
     async def take(self, count: int) -> range:
         """Return `count` (at most 10 000) unused sequence values."""
-        while self._next + count > self._end:
+        while self._next + count > self._end or time.monotonic() > self._stale_at:
             rows = await self._database.run("SELECT nextval('object_ids')", api=True)
             self._next = rows[0][0] * BLOCK
             self._end = self._next + BLOCK
+            self._stale_at = time.monotonic() + BLOCK_AGE_S
         start = self._next
         self._next += count
         return range(start, self._next)
