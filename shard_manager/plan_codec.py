@@ -32,7 +32,7 @@ def decode(text: str | bytes) -> Plan:
     """Read what `encode` wrote. Raises `PlanCorrupt` for anything else, a newer format included."""
     try:
         document: object = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanCorrupt(f"not JSON: {error}") from error
     if not isinstance(document, dict):
         raise PlanCorrupt("not a JSON object")

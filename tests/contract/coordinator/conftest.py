@@ -1,0 +1,49 @@
+"""Runs the contract on every coordinator."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import psycopg
+import pytest
+
+from shard_manager.postgres import schema_sql
+from tests.contract.coordinator.benches import Bench, MemoryBench, PostgresBench
+from tests.support.postgres import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def coordinator_template(postgres: PostgresServer) -> str:
+    """The name of a database with the coordinator's tables alone."""
+    name = postgres.create_database()
+    with psycopg.connect(postgres.dsn(name)) as connection:
+        connection.execute(schema_sql().encode())
+    return name
+
+
+@pytest.fixture
+def coordinator_database(postgres: PostgresServer, coordinator_template: str) -> Iterator[str]:
+    """The connection URI of a fresh database with the coordinator's tables."""
+    name = postgres.create_database(template=coordinator_template)
+    try:
+        yield postgres.dsn(name)
+    finally:
+        postgres.drop_database(name)
+
+
+@pytest.fixture
+async def postgres_bench(coordinator_database: str) -> AsyncIterator[PostgresBench]:
+    bench = PostgresBench(coordinator_database)
+    yield bench
+    await bench.close()
+
+
+@pytest.fixture(params=["memory", "postgres"])
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    if request.param == "memory":
+        memory = MemoryBench()
+        yield memory
+        await memory.close()
+    else:
+        # Taken by name, so that the runs in memory start no server.
+        postgres = PostgresBench(request.getfixturevalue("coordinator_database"))
+        yield postgres
+        await postgres.close()
