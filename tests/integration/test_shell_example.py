@@ -6,6 +6,7 @@ import os
 import pwd
 import shlex
 import signal
+import subprocess
 import sys
 from dataclasses import asdict
 from datetime import timedelta
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.crontab.group import ProcessGroup
 from examples.crontab.process import (
     ERROR_OUTPUT_LIMIT,
     OUTPUT_LIMIT,
@@ -25,7 +27,7 @@ from examples.crontab.process import (
 from server.domain.cron import parse_cron
 from server.domain.crontab import CrontabEntry, parse_crontab
 from server.domain.zones import load_zone
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, wait_until
 from worker_sdk.codec import JsonCodec
 
 OWN = pwd.getpwuid(os.geteuid())
@@ -173,14 +175,25 @@ async def test_cancelling_ends_the_whole_group_and_lets_it_clean_up(tmp_path: Pa
     task, pids = await start(
         "trap 'echo cleaned > $DIR/cleaned; exit 0' TERM; sleep 300 & echo $$ $! > $PIDS; echo ready >> $PIDS; wait",
         tmp_path,
-        timedelta(seconds=30),
+        timedelta(hours=1),
     )
     assert len(pids) == 2
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await task
+        await asyncio.wait_for(asyncio.shield(task), 20)
     assert not any(map(is_running, pids))
     assert (tmp_path / "cleaned").read_text() == "cleaned\n"
+
+
+def test_a_dead_member_that_nobody_has_collected_does_not_keep_a_group_alive() -> None:
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, start_new_session=True) as leader:
+        group = ProcessGroup(leader.pid)
+        assert group.is_alive()
+        leader.kill()
+        wait_until(lambda: not is_running(leader.pid), what="the death of the leader")
+        assert group.signal(0)
+        assert not group.is_alive()
+    assert not group.signal(0)
 
 
 STUBBORN = "trap '' TERM; sleep 300 & echo $$ $! > $PIDS; echo ready >> $PIDS; wait"
@@ -253,6 +266,10 @@ async def test_a_process_in_the_background_does_not_hold_up_the_end() -> None:
 async def test_commands_run_side_by_side() -> None:
     results = await asyncio.gather(*(run(f"echo {n}; exit {n}") for n in range(8)))
     assert [(result.exit_code, result.output) for result in results] == [(n, f"{n}\n") for n in range(8)]
+
+
+async def test_the_event_loop_may_be_in_any_thread() -> None:
+    assert (await asyncio.to_thread(lambda: asyncio.run(run("echo x")))).output == "x\n"
 
 
 async def test_no_descriptor_stays_open() -> None:
