@@ -114,7 +114,7 @@ class AsyncClient(ScheduleCalls):
         except Exception as error:
             raise await upload.abandoned(error) from error
         finally:
-            upload.cancel()
+            await upload.close()
 
     def bulk_upload(self, progress: OnProgress | None) -> tuple[BulkUpload, Batcher]:
         """Return the parts of a bulk submit, for a caller that drives it by itself."""

@@ -105,7 +105,7 @@ class BulkUpload:
         await self.finish()
         return BulkSubmitError(stored=self.progress.stored, in_doubt=0, cause=cause)
 
-    def cancel(self) -> None:
+    async def close(self) -> None:
         """Break off the call that is open, if any."""
         if self._call is not None:
             self._call.cancel()

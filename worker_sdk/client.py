@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
@@ -71,6 +72,12 @@ class Client:
         """Store a job and return once it is stored for good. The options are the fields of `NewJob`."""
         return self._call(self._client.submit(handler, payload, **options))
 
+    def start_submit(
+        self, handler: str, payload: object = None, **options: Unpack[SubmitOptions]
+    ) -> "Future[Submitted]":
+        """Begin to store a job, without blocking; the future is done once it is stored for good."""
+        return self._running_thread().spawn(self._client.submit(handler, payload, **options))
+
     def submit_many(self, jobs: Iterable[NewJob]) -> Sequence[Submitted]:
         """Store up to 1000 jobs, all of them or none, and return what became of each, in their order."""
         return self._call(self._client.submit_many(jobs))
@@ -89,6 +96,8 @@ class Client:
             raise
         except Exception as error:
             raise self._call(upload.abandoned(error)) from error
+        finally:
+            self._call(upload.close())
 
     def get(self, job_id: int) -> Job:
         """Return a job with its attempts, live or finished, and why it waits. Raises `NotFound`."""
@@ -194,13 +203,19 @@ class Client:
             yield item[0]
 
     def _call(self, work: Coroutine[object, object, Result]) -> Result:
+        try:
+            thread = self._running_thread()
+        except RuntimeError:
+            work.close()
+            raise
+        return thread.call(work)
+
+    def _running_thread(self) -> LoopThread:
         with self._lock:
-            if self._closed or self._process != os.getpid():
-                work.close()
-                raise RuntimeError(
-                    "the client is closed" if self._closed else "a client cannot be used after a fork; create one here"
-                )
+            if self._closed:
+                raise RuntimeError("the client is closed")
+            if self._process != os.getpid():
+                raise RuntimeError("a client cannot be used after a fork; create one in the new process")
             if self._thread is None:
                 self._thread = LoopThread("shardwheel-client")
-            thread = self._thread
-        return thread.call(work)
+            return self._thread

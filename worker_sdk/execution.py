@@ -133,8 +133,10 @@ def _failed(
     attempt: Attempt, error: BaseException, *, non_retryable: bool = False, retry_after: RetryAfter | None = None
 ) -> Failed:
     _log.info(
-        "attempt failed",
-        extra={"handler": attempt.definition.name, "job_id": attempt.job_id, "claim": attempt.claim},
+        "attempt %s of job %s (%s) failed",
+        attempt.assignment.attempt,
+        attempt.job_id,
+        attempt.definition.name,
         exc_info=error,
     )
     return Failed(

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shardwheel.v1.worker_service_pb2 import AttemptRef, Report, Result
+from shardwheel.v1.worker_service_pb2 import AttemptRef, Interrupted, Report, Result
 from worker_sdk.attempt import SHARD_MASK, Attempt
 
 
@@ -88,6 +88,11 @@ class Ledger:
         finished = Finished(result=result, owner=attempt.node)
         self.finished[attempt.key] = finished
         return finished
+
+    def give_back(self, job_id: int, claim: int, node: str) -> None:
+        """Keep the result "interrupted" for an attempt that was never entered."""
+        result = Result(attempt=_ref(job_id, claim), interrupted=Interrupted())
+        self.finished[job_id, claim] = Finished(result=result, owner=node)
 
     def acknowledged(self, job_id: int, claim: int) -> None:
         """Forget a result."""

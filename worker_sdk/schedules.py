@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from worker_sdk.errors import ConfigurationError
 
@@ -181,3 +181,24 @@ class SchedulePreview:
     """Words that explain the timing."""
     notes: tuple[str, ...]
     """Things worth knowing, for example that both day fields are restricted and either matches."""
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """What can be said about a schedule in code beside its timing. All keys are described in `NewSchedule`."""
+
+    gap: Gap | None
+    fold: Fold | None
+    anchor: datetime | None
+    overlap: Overlap | None
+    catch_up: CatchUp | None
+    catch_up_window: "Span | None"
+    start_at: datetime | None
+    end_at: datetime | None
+    jitter: "Span | None"
+    job_name: str
+    priority: int | None
+    retry: "RetryPolicy | None"
+    timeouts: "Timeouts | None"
+    concurrency_key: str
+    concurrency_limit: int | None
+    labels: Mapping[str, str]

@@ -1,0 +1,79 @@
+"""`python -m worker_sdk module:worker` runs a worker.
+
+`module` is imported from the current folder or the Python path; `worker` is the variable that holds the `Worker`, and
+may be left out if it has that name.
+"""
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+
+from worker_sdk.errors import ApiError, ConfigurationError
+from worker_sdk.worker import Worker
+
+EXIT_REFUSED = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a worker as the command line says; return the exit code: 0 after a drain, 2 for anything refused."""
+    parser = argparse.ArgumentParser(prog="python -m worker_sdk", description="Run a worker.")
+    parser.add_argument("worker", metavar="MODULE:WORKER", help="where the Worker is, for example jobs:worker")
+    parser.add_argument("--address", help="host:port of a node, or several with commas between")
+    parser.add_argument("--namespace", help="namespace whose jobs to run")
+    parser.add_argument("--name", help="unique name of this worker; host name and process id by default")
+    parser.add_argument("--grace", type=float, metavar="SECONDS", help="time for jobs to finish after SIGTERM; 30")
+    parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO, WARNING or ERROR; INFO by default")
+    options = parser.parse_args(arguments)
+    try:
+        logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    except ValueError as error:
+        parser.error(f"--log-level: {error}")
+    try:
+        worker = load_worker(options.worker)
+        worker.configure(address=options.address, namespace=options.namespace, name=options.name, grace=options.grace)
+        print(start_line(worker), flush=True)
+        ended = worker.run()
+    except (ConfigurationError, ApiError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    if not ended:
+        # The attempt of the handler that does not stop was given back, so it must not go on for longer than it has to.
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(0)
+    return 0
+
+
+def load_worker(place: str) -> Worker:
+    """Import the worker that `module:variable` names. Raises `ConfigurationError` if there is none."""
+    module_name, _, variable = place.partition(":")
+    variable = variable or "worker"
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        # An import that fails inside the module is the module's own error, with its own traceback.
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigurationError(f"there is no module {module_name!r}; start in the folder that holds it") from error
+    worker = getattr(module, variable, None)
+    if not isinstance(worker, Worker):
+        raise ConfigurationError(f"{module_name!r} has no Worker named {variable!r}; write MODULE:WORKER")
+    return worker
+
+
+def start_line(worker: Worker) -> str:
+    """Say in one line what runs and where."""
+    handlers = ", ".join(f"{item.name} x{item.max_concurrency}" for item in worker.handlers)
+    connection = worker.connection
+    return (
+        f"worker {worker.name} runs {handlers or 'nothing'} for namespace {connection.namespace}"
+        f" at {','.join(connection.addresses)}; Ctrl-C stops"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
