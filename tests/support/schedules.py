@@ -8,11 +8,13 @@ from datetime import UTC, datetime, timedelta
 from server.domain.cron import parse_cron
 from server.domain.due import DueJob
 from server.domain.job import NewJob
-from server.domain.schedule import CatchUpPolicy, CronSpec, IntervalSpec, OverlapPolicy, ScheduleTiming, TimingSpec
+from server.domain.schedule import CronSpec, IntervalSpec, ScheduleTiming, TimingSpec
 from server.domain.schedule_change import Creation, Unchanged, create
 from server.domain.sharding import partition_of
 from server.domain.stored_schedule import ScheduleDefinition, ScheduleDraft, StoredSchedule
 from server.engine.clock import DatabaseClock
+from server.engine.failpoints import Failpoints
+from server.engine.firer import Firer
 from server.engine.ownership import Ownership
 from server.store.database import Database
 from server.store.insert import IdBlock
@@ -103,9 +105,16 @@ class Bench:
             ownership.add(shard, epoch)
         return ownership
 
-    async def clock(self) -> DatabaseClock:
-        """Return a clock; database and tests share a machine."""
-        return DatabaseClock()
+    def firer(self, ownership: Ownership, *, failpoints: Failpoints | None = None, sweep_s: float = 3600.0) -> Firer:
+        """Return a firer of this node; by default it does not sweep within a test."""
+        return Firer(
+            store=self.firing,
+            ownership=ownership,
+            clock=DatabaseClock(),
+            on_jobs=self.told.extend,
+            failpoints=failpoints,
+            sweep_s=sweep_s,
+        )
 
 
 def every(seconds: float, anchor: datetime | None = None) -> IntervalSpec:
@@ -119,7 +128,7 @@ def cron(expression: str, zone: str = "UTC") -> CronSpec:
 
 
 @asynccontextmanager
-async def bench(dsn: str) -> AsyncIterator[Bench]:
+async def open_bench(dsn: str) -> AsyncIterator[Bench]:
     """The stores of a node on a database, with one handler."""
     database = Database(dsn, hot_connections=4, api_connections=3)
     await database.open()
@@ -130,6 +139,3 @@ async def bench(dsn: str) -> AsyncIterator[Bench]:
         yield Bench(database=database, ids=IdBlock(database), namespace_id=namespace_id, handler_id=handler_id)
     finally:
         await database.close()
-
-
-__all__ = ["CatchUpPolicy", "OverlapPolicy", "bench", "cron", "every"]
