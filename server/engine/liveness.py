@@ -35,6 +35,8 @@ class Liveness:
         self._resumed_at: float | None = None
         self._renewed_at = 0.0
         self._grace: dict[int, asyncio.Task[None]] = {}
+        self.lost: set[int] = set()
+        """Workers whose stream broke and that did not come back in time: their lease was ended on this evidence."""
 
     async def run(self) -> None:
         """Renew leases for ever."""
@@ -64,7 +66,8 @@ class Liveness:
         return worker_id
 
     def attached(self, worker_id: int) -> None:
-        """A worker is connected: it came back in time, if it was awaited."""
+        """A worker is connected: it came back, if it was awaited."""
+        self.lost.discard(worker_id)
         task = self._grace.pop(worker_id, None)
         if task is not None:
             task.cancel()
@@ -117,6 +120,7 @@ class Liveness:
             except (StoreUnavailable, OutcomeUnknown):
                 await asyncio.sleep(1.0)
                 continue
+            self.lost.add(worker_id)
             log.info("worker lost: its stream broke and it did not come back", extra={"worker": name})
             return
 

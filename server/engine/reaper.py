@@ -60,13 +60,19 @@ class Reaper:
         suspects = [worker for worker in self._registry.workers() if not self._slots.heard(worker)]
         if not suspects:
             return
-        dead = await self._store.dead_workers(suspects, by_lease=self._liveness.may_reap_by_lease())
-        dead = [worker for worker in dead if not self._slots.heard(worker)]
+        dead = await self._dead(suspects)
         if not dead:
             return
         shards = self._registry.shards_of_workers(dead)
         for partition in sorted({self._ownership.partition_of[shard] for shard in shards}):
             await self._reap_workers(partition, dead)
+
+    async def _dead(self, suspects: list[int]) -> list[int]:
+        dead = set(await self._store.dead_workers(suspects, by_lease=self._liveness.may_reap_by_lease()))
+        if lost := [worker for worker in suspects if worker in self._liveness.lost and worker not in dead]:
+            dead |= set(await self._store.dead_workers(lost, by_lease=True))
+        self._liveness.lost.intersection_update(suspects)
+        return sorted(worker for worker in dead if not self._slots.heard(worker))
 
     async def end_overdue(self, partition: int) -> None:
         """Tell attempts over their time to stop, and end those that did not."""
