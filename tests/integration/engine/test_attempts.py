@@ -56,13 +56,12 @@ async def test_priorities_are_kept_over_all_shards(node: Node) -> None:
 async def test_credit_is_never_exceeded_and_always_used(node: Node) -> None:
     await submit(node, "mail", 40)
     async with raw_worker(node.address, {"mail": 5}) as worker:
-        done = 0
-        while done < 40:
-            await eventually(lambda: len(worker.running) == min(5, 40 - done))
+        for left in range(40, 0, -1):
+            full = min(5, left)
+            await eventually(lambda full=full: len(worker.running) == full)
             assert len(worker.running) <= 5
             [job] = await worker.next_jobs(1)
             worker.complete([job])
-            done += 1
 
 
 async def test_a_job_is_not_early_and_hardly_late(node: Node) -> None:
@@ -202,7 +201,7 @@ async def test_the_total_timeout_ends_a_running_job_for_good(node: Node) -> None
 async def test_jobs_of_a_key_run_one_at_a_time_in_order(node: Node) -> None:
     async with raw_worker(node.address, {"mail": 10}) as worker:
         ids = await submit(node, "mail", 12, shard=5, concurrency_key="tenant-1", concurrency_limit=2)
-        order = []
+        order: list[int] = []
         while len(order) < 12:
             await eventually(lambda: worker.jobs)
             assert len(worker.running) <= 2

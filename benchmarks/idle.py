@@ -1,0 +1,80 @@
+"""Time from submit to the start of the handler on an idle system (scenario `idle`).
+
+A node and a worker run as processes of their own; this process submits one job at a time over gRPC and takes the time
+at which the handler starts from the worker's log, all on one machine's clock.
+"""
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.bench_database import fresh_database
+from benchmarks.report import Report
+from worker_sdk import AsyncClient
+
+WARM_UP = 50
+
+
+async def run(*, quick: bool) -> Report:
+    """Measure."""
+    runs = 200 if quick else 1000
+    async with fresh_database() as (dsn, _):
+        with tempfile.TemporaryDirectory(prefix="shardwheel-idle-") as folder:
+            node = await _start(["-m", "server.cli", "serve", "--listen", "127.0.0.1:17400", "--data-dir", folder], dsn)
+            worker = await _start(
+                ["-m", "worker_sdk", "benchmarks.idle_worker:worker", "--address", "127.0.0.1:17400"],
+                dsn,
+                SHARDWHEEL_BENCH_LOG=str(Path(folder) / "starts.log"),
+            )
+            try:
+                started = await _submit(runs, Path(folder) / "starts.log")
+            finally:
+                for process in (worker, node):
+                    process.terminate()
+                    await process.wait()
+    started.sort()
+    return Report(
+        scenario="idle",
+        unit="ms from submit to handler start",
+        values={
+            "p50": statistics.median(started),
+            "p99": started[int(len(started) * 0.99)],
+            "max": started[-1],
+        },
+        runs=runs,
+    )
+
+
+async def _start(arguments: list[str], dsn: str, **environment: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, env={**os.environ, "SHARDWHEEL_DATABASE": dsn, **environment}
+    )
+
+
+async def _submit(runs: int, log: Path) -> list[float]:
+    async with AsyncClient("127.0.0.1:17400") as client:
+        sent: dict[int, float] = {}
+        for number in range(runs + WARM_UP):
+            begun = time.time()
+            while True:
+                try:
+                    job = await client.submit("bench.idle", {"number": number})
+                    break
+                except Exception:
+                    if number or time.time() - begun > 30:
+                        raise
+                    await asyncio.sleep(0.2)
+                    begun = time.time()
+            sent[job.id] = begun
+            await client.wait(job.id)
+            await asyncio.sleep(0.01)
+    started = {}
+    for line in log.read_text().splitlines():
+        entry = json.loads(line)
+        started.setdefault(entry["job_id"], entry["at"])
+    return [(started[job] - begun) * 1000 for job, begun in list(sent.items())[WARM_UP:]]
