@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -57,11 +58,14 @@ async def test_credit_is_never_exceeded_and_always_used(node: Node) -> None:
     await submit(node, "mail", 40)
     async with raw_worker(node.address, {"mail": 5}) as worker:
         for left in range(40, 0, -1):
-            full = min(5, left)
-            await eventually(lambda full=full: len(worker.running) == full)
+            await eventually(partial(_runs, worker, min(5, left)))
             assert len(worker.running) <= 5
             [job] = await worker.next_jobs(1)
             worker.complete([job])
+
+
+def _runs(worker: RawWorker, count: int) -> bool:
+    return len(worker.running) == count
 
 
 async def test_a_job_is_not_early_and_hardly_late(node: Node) -> None:
