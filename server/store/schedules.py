@@ -29,12 +29,12 @@ FIND: Final = "SELECT schedule_id FROM schedule_names WHERE namespace_id = %s AN
 
 # Names from `after` (excluded) on that lie in [low, high); NULL bounds are open.
 PAGE: Final = """
-SELECT schedule_id FROM schedule_names
+SELECT name, schedule_id FROM schedule_names
 WHERE namespace_id = %s AND name > %s AND name >= %s AND (%s::text IS NULL OR name < %s::text)
 ORDER BY name LIMIT %s::int8
 """
 PAGE_OF_HANDLER: Final = """
-SELECT schedule_id FROM schedule_names
+SELECT name, schedule_id FROM schedule_names
 WHERE namespace_id = %s AND handler_id = %s AND name > %s AND name >= %s AND (%s::text IS NULL OR name < %s::text)
 ORDER BY name LIMIT %s::int8
 """
@@ -100,15 +100,15 @@ class ScheduleStore:
 
     async def page(
         self, namespace_id: int, *, prefix: str = "", handler_id: int | None = None, after: str = "", limit: int
-    ) -> list[StoredSchedule]:
-        """Return schedules by name (as bytes sort), those behind `after`, with the last outcome filled in."""
+    ) -> tuple[list[StoredSchedule], bool]:
+        """Return up to `limit` schedules by name (as bytes sort), those behind `after`, and whether there are more."""
         high = end_of_prefix(prefix)
-        bounds = (after, prefix, high, high, limit)
+        bounds = (after, prefix, high, high, limit + 1)
         if handler_id is None:
             rows = await self._database.run(PAGE, (namespace_id, *bounds), api=True)
         else:
             rows = await self._database.run(PAGE_OF_HANDLER, (namespace_id, handler_id, *bounds), api=True)
-        return await self.read([schedule_id for (schedule_id,) in rows])
+        return await self.read([schedule_id for _, schedule_id in rows[:limit]]), len(rows) > limit
 
     async def read(self, schedule_ids: Sequence[int]) -> list[StoredSchedule]:
         """Return the schedules of these ids that exist, in their order."""
