@@ -1,0 +1,92 @@
+"""The command line as a whole. What a command needs is imported when it runs, so that help appears at once."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server.cli.failure import told_to_people
+from server.cli.setting_flags import check_database, takes_settings
+from server.cli.version import installed_version
+from server.config import PREFIX, NodeConfig
+
+# Plain help and errors: panels would break an error text over several lines, which no script can search.
+app = typer.Typer(
+    help="Run Shardwheel nodes.\n\nExit code 0: done, or stopped as asked; 1: failed; 2: refused input.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"shardwheel {installed_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    assert not version
+
+
+@takes_settings
+def _serve(config: NodeConfig) -> None:
+    """Serve as one node of a cluster, until SIGTERM or SIGINT; a second signal ends it at once.
+
+    The database needs its schema first: shardwheel migrate.
+    """
+    from server.cli.serve import serve
+
+    serve(config)
+
+
+app.command("serve")(_serve)
+
+
+@app.command("migrate")
+def _migrate(
+    database: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="Connection URI of PostgreSQL. Required. [env: SHARDWHEEL_DATABASE]"),
+    ] = None,
+    shards: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of shards of a new database, for ever. [default: 64]")
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of partitions of a new database. [default: 16]")
+    ] = None,
+) -> None:
+    """Make the schema of a new database, or bring an older one up to date. Safe to run again, and while nodes run."""
+    from server.cli.migrate import migrate
+
+    with told_to_people():
+        uri = database or os.environ.get(f"{PREFIX}DATABASE", "")
+        check_database(uri)
+        migrate(uri, shards, partitions)
+
+
+@app.command("dev")
+def _dev(
+    data_dir: Annotated[Path, typer.Option(metavar="DIR", help="Everything is kept here.")] = Path(".shardwheel"),
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="gRPC port; 0 takes a free one.")] = 7400,
+    postgres_port: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=65535, help="Port of PostgreSQL. [default: a free one, kept]"),
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="json or text. [default: text on a terminal, else json]")
+    ] = None,
+    log_level: Annotated[str, typer.Option(metavar="TEXT", help="debug, info, warning or error.")] = "warning",
+) -> None:
+    """Run one node with a PostgreSQL of its own, on this machine only: no set-up, data kept over restarts."""
+    from server.cli.dev import dev
+
+    with told_to_people():
+        dev(data_dir=data_dir, port=port, postgres_port=postgres_port, log_format=log_format, log_level=log_level)

@@ -1,0 +1,109 @@
+"""`shardwheel dev`: a PostgreSQL and one node in one go, on this machine only."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from server.cli.failure import CommandFailed
+from server.cli.next_steps import next_steps
+from server.cli.running import check_listen, explained, run_loop, run_node, say, stop_signals, unless_asked_to_stop
+from server.cli.version import installed_version
+from server.config import NodeConfig
+from server.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from server.embedded.folder import ServerFolder
+from server.embedded.port import LOOPBACK
+from server.observe.logging import configure_logging
+from server.store.migrate import migrate
+
+# Ctrl-C ends everything within 5 s, PostgreSQL included.
+_DRAIN_GRACE: Final = timedelta(seconds=2)
+_POSTGRES_STOP_S: Final = 2.0
+_WATCH_S: Final = 0.5
+
+log = logging.getLogger(__name__)
+
+
+def dev(*, data_dir: Path, port: int, postgres_port: int | None, log_format: str | None, log_level: str) -> None:
+    """Serve until SIGTERM or SIGINT. Raises `CommandFailed` or `InvalidInput` if that cannot be."""
+    config = NodeConfig(
+        node="dev",
+        listen=f"{LOOPBACK}:{port}",
+        data_dir=data_dir,
+        drain_grace=_DRAIN_GRACE,
+        log_format=log_format or ("text" if sys.stderr.isatty() else "json"),
+        log_level=log_level,
+    )
+    configure_logging(config.log_format, config.log_level)
+    # Before PostgreSQL is started for nothing.
+    check_listen(config.listen, flag="--port")
+    run_loop(_dev(config, postgres_port))
+
+
+async def _dev(config: NodeConfig, postgres_port: int | None) -> None:
+    server = EmbeddedPostgres(config.data_dir / "postgres")
+    async with stop_signals() as asked:
+        say(f"shardwheel {installed_version()}: starting PostgreSQL on {server.data_dir}")
+        try:
+            async with _postgres(server, postgres_port):
+                await _serve(replace(config, database=server.dsn), server, asked)
+        except EmbeddedPostgresError as error:
+            raise CommandFailed(str(error)) from error
+    say("stopped; the next start goes on with the same data")
+
+
+async def _serve(config: NodeConfig, server: EmbeddedPostgres, asked: asyncio.Event) -> None:
+    with explained(config):
+        await unless_asked_to_stop(migrate(config.database), asked)
+    if not asked.is_set():
+        await run_node(config, asked, started=lambda node: say(next_steps(node.address, server)))
+
+
+@asynccontextmanager
+async def _postgres(server: EmbeddedPostgres, port: int | None) -> AsyncIterator[None]:
+    """PostgreSQL, started again if it dies and stopped in the end. Its methods block, so they run in threads."""
+    try:
+        await asyncio.to_thread(_start, server, port)
+        watch = asyncio.create_task(_keep_running(server))
+        try:
+            yield
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+    finally:
+        await asyncio.to_thread(server.stop, timeout_s=_POSTGRES_STOP_S)
+
+
+def _start(server: EmbeddedPostgres, port: int | None) -> None:
+    if port is not None:
+        files = ServerFolder(server.data_dir)
+        # While another process runs a server there, the port is not ours to change.
+        files.take()
+        try:
+            files.remember_port(port)
+        finally:
+            files.release()
+    server.start()
+    # A remembered port that another program uses is replaced by a free one.
+    if port is not None and server.port != port:
+        raise CommandFailed(
+            f"--postgres-port: cannot listen on {LOOPBACK}:{port}: the port is in use; stop the program that uses it, "
+            "or give another port"
+        )
+
+
+async def _keep_running(server: EmbeddedPostgres) -> None:
+    while True:
+        await asyncio.sleep(_WATCH_S)
+        if server.running:
+            continue
+        log.error("PostgreSQL has ended, starting it again", extra={"log_file": str(server.log_file)})
+        try:
+            await asyncio.to_thread(server.start)
+        except EmbeddedPostgresError as error:
+            log.error("PostgreSQL does not start", extra={"error": str(error)})
