@@ -11,10 +11,10 @@ Guarantees
     - It has at most one attempt whose outcome counts. An attempt that has lost its place (its worker fell silent, it
       ran out of time) is told to stop, and whatever it reports is dropped.
     - An outcome is kept and sent again, on any session, until a node has acknowledged it.
-    - A handler that blocks, async or sync, delays no other handler of the worker, and not its heartbeats. If native code
-      holds the interpreter's lock, a small watchdog process keeps the worker's lease for up to 5 minutes (Linux).
-    - A worker that is told to stop (SIGTERM) finishes what it can within its grace, gives back the rest without burning
-      a try, and sends heartbeats until it says goodbye.
+    - A handler that blocks, async or sync, delays no other handler of the worker, and not its heartbeats. If native
+      code holds the interpreter's lock, a small watchdog process keeps the worker's lease for up to 5 minutes (Linux).
+    - A worker that is told to stop (SIGTERM) finishes what it can within its grace, gives back the rest without
+      burning a try, and sends heartbeats until it says goodbye.
     - `Context.complete_in` commits a handler's own PostgreSQL effect and the job's completion together, or neither.
 
 Not guaranteed

@@ -148,6 +148,7 @@ class Inbox:
             if runner is None:
                 _log.error("job %s given back: there is no handler %r here", job_id, assignment.handler)
                 ledger.give_back(job_id, claim, node)
+                self._outbox.send_waiting()
                 continue
             attempt = Attempt(assignment, runner.definition, self._origin, node)
             ledger.add(attempt)

@@ -199,22 +199,25 @@ class Links:
         return True
 
     def _note_failure(self, address: str, error: Exception) -> None:
+        """Log why a session ended or did not come about: the first time, and then now and then."""
         failure = api_error(error) if isinstance(error, grpc.aio.AioRpcError) else error
         if isinstance(failure, InvalidArgument) and not self._ever_live:
             self._on_refusal(failure)
+            return
+        if not isinstance(failure, ApiError | TimeoutError):
+            _log.error("session with the node at %s broke off; trying again", address, exc_info=failure)
             return
         now = time.monotonic()
         if now - self._warned_at < _REPEAT_WARNING_S:
             return
         self._warned_at = now
-        text = str(failure) or type(failure).__name__
-        match failure:
-            case AlreadyExists() | FailedPrecondition():
-                _log.error("node at %s refuses this worker: %s; trying again until it is accepted", address, text)
-            case ApiError() | TimeoutError():
-                _log.warning(
-                    "no session with the node at %s: %s; trying again. Is a node running there (`shardwheel dev` starts"
-                    " one), and is the address right?", address, text,
-                )  # fmt: skip
-            case _:
-                _log.error("session with the node at %s broke off; trying again", address, exc_info=failure)
+        text = str(failure) or "no answer in time"
+        if isinstance(failure, AlreadyExists | FailedPrecondition):
+            _log.error("node at %s refuses this worker: %s; trying again until it is accepted", address, text)
+        elif self._ever_live:
+            _log.warning("no session with the node at %s: %s; trying again", address, text)
+        else:
+            _log.warning(
+                "cannot reach a node at %s: %s; trying again. Is a node running there (`shardwheel dev` starts one),"
+                " and is the address right?", address, text,
+            )  # fmt: skip

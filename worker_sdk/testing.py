@@ -131,9 +131,9 @@ async def run_handler_async(
     handler: Handler[Payload, Rest, Return], payload: Payload, **options: Unpack[AttemptOptions]
 ) -> HandlerResult:
     """Execute one attempt in the running event loop and return what the handler did."""
-    test = _Test(handler, payload, options)
     if not handler.definition.is_async:
-        return await asyncio.to_thread(run_handler, handler, payload, **options)
+        return await asyncio.to_thread(lambda: run_handler(handler, payload, **options))
+    test = _Test(handler, payload, options)
     task = asyncio.create_task(execute_async(test.attempt, test.middleware))
     timer = None
     if test.cancel_after_s is not None:
