@@ -166,7 +166,8 @@ class _Internal(ApiError):
     code = grpc.StatusCode.INTERNAL
 
 
-def _internal(error: Exception, method: str) -> ApiError:
+def internal_error(error: Exception, method: str) -> ApiError:
+    """Log an error that was not foreseen, and return the one that answers a call of `method`."""
     incident = secrets.token_hex(6)
     log.error("request failed", exc_info=error, extra={"incident": incident, "method": method})
     message = f"internal error; the log of the node has the details under incident {incident}"
@@ -175,7 +176,7 @@ def _internal(error: Exception, method: str) -> ApiError:
 
 def status_of(error: Exception, method: str) -> grpc.Status:
     """Return the status that answers a call of `method` which raised `error`; what was not foreseen is logged."""
-    known = api_error(error) or _internal(error, method)
+    known = api_error(error) or internal_error(error, method)
     return rpc_status.to_status(
         status_pb2.Status(
             code=code_pb2.Code.Value(known.code.name),

@@ -1,7 +1,7 @@
-"""What the API asks of the engine of its node."""
+"""What the API asks of the engine of its node, and of the cluster's coordination."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from server.domain.due import DueJob
@@ -50,3 +50,38 @@ class EngineHandle(Protocol):
 
     def waiter(self, job_id: int) -> JobWaiter:
         """Return a waiter for the end of a job; make it before reading the job's state, and close it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberView:
+    """A node of the cluster; `state` is "up", "draining" or "unhealthy"."""
+
+    node: str
+    address: str
+    state: str
+    weight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanView:
+    """Who should serve which shard; version 0 before the first plan."""
+
+    version: int = 0
+    owners: Mapping[int, str] = field(default_factory=dict)
+
+
+class ClusterView(Protocol):
+    """What this node last saw of the cluster; nothing here blocks or fails."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the coordinator: "postgres" or "zookeeper"."""
+
+    def members(self) -> Sequence[MemberView]:
+        """Return the live nodes, this one included."""
+
+    def leader(self) -> str:
+        """Return the leader's name, empty if there is none or it is unknown."""
+
+    def plan(self) -> PlanView:
+        """Return the plan in force."""

@@ -120,6 +120,12 @@ SELECT u.id FROM unnest(%s::int8[]) AS u(id)
 WHERE NOT EXISTS (SELECT FROM jobs x WHERE x.id = u.id AND x.shard = (u.id & 4095)::int4)
 """
 
+_TIMES: Final[LiteralString] = """
+SELECT x.id, x.due_at, x.created_at FROM unnest(%s::int8[]) AS u(id)
+JOIN <table> x ON x.id = u.id AND x.shard = (u.id & 4095)::int4
+"""
+TIMES: Final = _TIMES.replace("<table>", "jobs") + "UNION ALL" + _TIMES.replace("<table>", "job_history")
+
 
 async def read_job(database: Database, partition: int, namespace_id: int, job_id: int) -> JobView | None:
     """Return a job, live or finished; None if the namespace has no such job."""
@@ -143,6 +149,13 @@ async def read_attempts(database: Database, job_id: int) -> list[AttemptRecord]:
 async def gone(database: Database, job_ids: Sequence[int]) -> set[int]:
     """Return those jobs that are not live (any more)."""
     return {job_id for (job_id,) in await database.run(GONE, (Int8Array(job_ids),), api=True)}
+
+
+async def stored_times(database: Database, job_ids: Sequence[int]) -> dict[int, tuple[datetime, datetime]]:
+    """Return the due and creation times of those jobs that are stored, live or finished."""
+    ids = Int8Array(job_ids)
+    rows = await database.run(TIMES, (ids, ids), api=True)
+    return {job_id: (due_at, created_at) for job_id, due_at, created_at in rows}
 
 
 def record(row: Sequence[Row], payload: bytes = b"", result: bytes | None = None) -> JobRecord:

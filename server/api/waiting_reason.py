@@ -1,0 +1,28 @@
+"""Why a pending job does not run."""
+
+from server.api.ports import HandlerView
+from server.domain.job import JobState
+from server.store.jobs_read import JobView
+from shardwheel.v1.job_pb2 import Job
+
+
+def waiting_reason(view: JobView, handler: HandlerView) -> Job.WaitingReason.ValueType:
+    """Return the first reason that holds, from the job's own to the cluster's.
+
+    The job is not due; it waits behind its key; someone paused the handler; nobody looks after the shard; no worker
+    could run it; none has room.
+    """
+    job = view.job
+    if job.state is JobState.PARKED:
+        return Job.QUEUED_BEHIND_KEY
+    if job.state is not JobState.PENDING:
+        return Job.WAITING_REASON_UNSPECIFIED
+    if job.due_at > view.now:
+        return Job.BACKING_OFF if job.claim > 0 else Job.NOT_DUE
+    if view.handler_paused:
+        return Job.HANDLER_PAUSED
+    if not view.shard_owned:
+        return Job.SHARD_WITHOUT_OWNER
+    if handler.workers == 0:
+        return Job.NO_WORKER
+    return Job.WAITING_REASON_UNSPECIFIED if handler.free > 0 else Job.NO_FREE_SLOT
