@@ -13,16 +13,13 @@ class Backoff:
         self._maximum_s = maximum.total_seconds()
         self._draw = draw if draw is not None else random.SystemRandom()
         self._next_s = self._initial_s
-        self.failures = 0
 
     def failed(self) -> float:
-        """Count a failure and return how many seconds to pause."""
-        self.failures += 1
+        """Return how many seconds to pause."""
         pause_s = self._next_s * (1 - self._draw.random() / 2)
         self._next_s = min(self._next_s * 2, self._maximum_s)
         return pause_s
 
     def succeeded(self) -> None:
         """Start over at the shortest pause."""
-        self.failures = 0
         self._next_s = self._initial_s

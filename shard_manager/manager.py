@@ -14,11 +14,12 @@ anew.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from shard_manager.backoff import Backoff
 from shard_manager.coordinator import MAX_SHARDS, Coordinator, Member, MemberState, View
+from shard_manager.drain import Drain
 from shard_manager.errors import InvalidSetting, SessionLost, ShardCountMismatch
 from shard_manager.events import (
     Cause,
@@ -32,34 +33,14 @@ from shard_manager.events import (
 from shard_manager.host import ShardHost
 from shard_manager.host_calls import HostCalls
 from shard_manager.leader import Leader
-from shard_manager.lease import State
 from shard_manager.shard_table import ShardTable
+from shard_manager.status import ManagerStatus
 from shard_manager.timings import ManagerTimings
 from shard_manager.trouble import Trouble
 
 logger = logging.getLogger(__name__)
 
 _MAX_MOVES_SHARE = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerStatus:
-    """What a node knows of itself and the cluster, for `shardctl status` and health checks.
-
-    `members`, `leader`, `plan_version` (0: no plan seen) and `owners` (shard to node, by the plan) are as of the last
-    successful round. `trouble` is the error that the rounds or the heartbeat are retrying, None if all is well.
-    """
-
-    member: Member
-    joined: bool
-    sessions_lost: int
-    leader: str | None
-    plan_version: int
-    paused: bool
-    members: Mapping[str, Member]
-    owners: Mapping[int, str]
-    shards: Mapping[int, State]
-    trouble: str | None
 
 
 class ShardManager:
@@ -108,10 +89,10 @@ class ShardManager:
         self._round_trouble = Trouble("round", member.node, self._emit)
         self._beat_trouble = Trouble("heartbeat", member.node, self._emit)
         self._healthy = True
-        self._drain_began_s: float | None = None
-        self._served_until_s: float | None = None
+        self._drain: Drain | None = None
         self._published: Member | None = None
         self._joined = asyncio.Event()
+        self._joined_s = 0.0
         self._session = 0
         self._read_anew_s: float | None = None
         self._view: View | None = None
@@ -140,8 +121,8 @@ class ShardManager:
 
         Others get up to `drain_handover` to be given the shards before they are released.
         """
-        if self._drain_began_s is None:
-            self._drain_began_s = self._now_s()
+        if self._drain is None:
+            self._drain = Drain(self._identity.node, self._timings, self._now_s())
             logger.info("drain began", extra={"node": self._identity.node, "shards": len(self._table.owned)})
         self._coordinator.wake()
         if self._running:
@@ -221,7 +202,7 @@ class ShardManager:
         self._published = member
 
     def _member(self) -> Member:
-        if self._drain_began_s is not None:
+        if self._drain is not None:
             return replace(self._identity, state=MemberState.DRAINING)
         return replace(self._identity, state=MemberState.UP if self._healthy else MemberState.UNHEALTHY)
 
@@ -243,23 +224,26 @@ class ShardManager:
         while True:
             session = self._session
             try:
-                if self._drain_began_s is not None and await self._drained():
+                if self._drain is not None and await self._drained(self._drain):
                     return
                 if not self._joined.is_set():
                     await self._join()
                 await self._round()
             except SessionLost:
                 self._end_session(session)
+                # The first loss is no reason to wait; sessions that do not last are.
+                if self._now_s() - self._joined_s < self._timings.heartbeat.total_seconds():
+                    await asyncio.sleep(backoff.failed())
             except Exception as error:
                 self._round_trouble.failed(error, self._now_s())
                 self._read_anew_s = None
-                if self._drain_began_s is not None:
+                if self._drain is not None:
                     self._table.unwant_all(Cause.DRAIN)
                 await asyncio.sleep(backoff.failed())
             else:
                 self._round_trouble.over()
                 backoff.succeeded()
-                if self._drain_began_s is None or not self._table.is_idle:
+                if self._drain is None or not self._table.is_idle:
                     await self._coordinator.wait_change(self._pause_s())
 
     async def _join(self) -> None:
@@ -267,7 +251,8 @@ class ShardManager:
         await self._coordinator.join(member, ttl=self._timings.session_ttl, replaces=self._replaces)
         self._published = member
         self._read_anew_s = None
-        self._leader.new_session(self._now_s())
+        self._joined_s = self._now_s()
+        self._leader.new_session(self._joined_s)
         self._joined.set()
         logger.info("session opened", extra={"node": member.node, "incarnation": member.incarnation})
         self._emit(SessionOpened(node=member.node, lost_before=self._session))
@@ -281,7 +266,7 @@ class ShardManager:
             # The heartbeat has learnt meanwhile that the session is over: what was read is void.
             return
         self._see(view)
-        cause = Cause.DRAIN if self._drain_began_s is not None else Cause.PLAN
+        cause = Cause.DRAIN if self._drain is not None else Cause.PLAN
         self._table.reconcile(self._wanted(view), view.held, cause)
         await self._carry_out()
 
@@ -311,13 +296,9 @@ class ShardManager:
 
     def _wanted(self, view: View) -> frozenset[int]:
         mine = view.plan.shards_of(self._identity.node) if view.plan is not None else frozenset()
-        if self._drain_began_s is None:
+        if self._drain is None or self._drain.serves_on(view, self._now_s()):
             return mine
-        others = any(
-            member.state is MemberState.UP for node, member in view.members.items() if node != self._identity.node
-        )
-        waited_s = self._now_s() - self._drain_began_s
-        return mine if others and waited_s < self._timings.drain_handover.total_seconds() else frozenset()
+        return frozenset()
 
     async def _carry_out(self) -> None:
         """Do what the shards ask for, releases first, until an answer asks for nothing new."""
@@ -349,9 +330,9 @@ class ShardManager:
             return pause.total_seconds()
         return min(pause.total_seconds(), max(retry_s - self._now_s(), 0.001))
 
-    async def _drained(self) -> bool:
+    async def _drained(self, drain: Drain) -> bool:
         """While draining: leave if nothing is held any more, or give up when the time is over. True: it is done."""
-        give_up = self._drain_is_overdue()
+        give_up = drain.is_overdue(serving=self._table.is_serving, now_s=self._now_s())
         if not give_up and not (self._table.is_idle and self._published_draining()):
             return False
         left = False
@@ -367,17 +348,6 @@ class ShardManager:
         logger.info("drained", extra={"node": self._identity.node, "left": left})
         self._emit(Drained(node=self._identity.node, left=left))
         return True
-
-    def _drain_is_overdue(self) -> bool:
-        now_s = self._now_s()
-        if self._drain_began_s is None:
-            return False
-        if self._table.is_serving or self._served_until_s is None:
-            self._served_until_s = now_s
-        return (
-            now_s - self._drain_began_s >= self._timings.drain_limit.total_seconds()
-            or now_s - self._served_until_s >= self._timings.leave_limit.total_seconds()
-        )
 
     def _published_draining(self) -> bool:
         return not self._joined.is_set() or (

@@ -23,7 +23,7 @@ def ms(milliseconds: float) -> timedelta:
 TIMINGS = ManagerTimings(
     session_ttl=ms(1000),
     heartbeat=ms(100),
-    poll=ms(50),
+    poll=ms(20),
     handoff_poll=ms(10),
     reread=ms(500),
     backoff_initial=ms(5),
@@ -31,7 +31,7 @@ TIMINGS = ManagerTimings(
     fence_call=ms(2000),
     start_call=ms(500),
     stop_call=ms(300),
-    settle=ms(50),
+    settle=ms(30),
     loss_guard=ms(200),
     drain_handover=ms(2000),
     leave_limit=ms(300),

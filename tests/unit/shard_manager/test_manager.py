@@ -1,12 +1,14 @@
 """The manager's loops, on the coordinator in memory."""
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from shard_manager.coordinator import Lease, Member, MemberState, Plan, View
-from shard_manager.errors import CoordinatorUnavailable, NodeNameTaken, ShardCountMismatch
+from shard_manager.errors import CoordinatorUnavailable, NodeNameTaken, SessionLost, ShardCountMismatch
 from shard_manager.events import (
     Cause,
     Drained,
@@ -188,6 +190,26 @@ async def test_losing_the_session_cuts_a_graceful_stop_short(site: Site) -> None
     site.check()
 
 
+async def test_a_lease_that_nobody_asked_for_is_given_back(site: Site) -> None:
+    """As after an acquire whose answer was lost, and a plan that has changed its mind since."""
+    async with site.node("a") as a:
+        await a.owns(16)
+        other = MemoryCoordinator(site.cluster)
+        await other.join(Member(node="b", incarnation=1), ttl=ms(60_000))
+        plan = site.cluster.plan
+        assert plan is not None
+        await a.coordinator.write_plan(replace(plan, version=2, owners={**plan.owners, 3: "b"}, pins={3: "b"}))
+        await a.events.until(lambda: 3 not in a.owned and 3 in site.hosts["a"].given_back)
+        await a.coordinator.acquire([3])
+        leases = await other.acquire([3])
+        while not leases:
+            await bounded(other.wait_change(60))
+            leases = await other.acquire([3])
+        assert [lease.shard for lease in leases] == [3]
+        await other.leave()
+    site.check()
+
+
 async def test_a_lease_that_somebody_took_away_is_noticed(site: Site) -> None:
     async with site.node("a") as a:
         await a.owns(16)
@@ -200,11 +222,34 @@ async def test_a_lease_that_somebody_took_away_is_noticed(site: Site) -> None:
     site.check()
 
 
+class Forgetful(MemoryCoordinator):
+    """Loses every session right after it was opened."""
+
+    joins = 0
+
+    async def join(self, member: Member, *, ttl: timedelta, replaces: Collection[int] = ()) -> None:
+        self.joins += 1
+        await super().join(member, ttl=ttl, replaces=replaces)
+
+    async def view(self, *, fresh: bool = False) -> View:
+        raise SessionLost("a")
+
+
+async def test_sessions_that_are_lost_again_and_again_do_not_spin(site: Site) -> None:
+    coordinator = Forgetful(site.cluster)
+    slow = replace(TIMINGS, backoff_initial=ms(40), backoff_max=ms(40))
+    async with site.node("a", coordinator=coordinator, timings=slow) as a:
+        began = asyncio.get_running_loop().time()
+        await a.events.until(lambda: coordinator.joins == 6)
+        assert asyncio.get_running_loop().time() - began >= 4 * 0.02
+
+
 # Fences.
 
 
 async def test_a_fenced_shard_is_dropped_and_taken_anew(site: Site) -> None:
-    async with site.node("a") as a:
+    # Nothing of it may wait for a poll.
+    async with site.node("a", timings=replace(TIMINGS, poll=ms(60_000), handoff_poll=ms(60_000))) as a:
         await a.owns(16)
         a.manager.fenced(5, 1)
         assert 5 not in a.manager.owned
@@ -302,17 +347,31 @@ async def test_a_draining_node_serves_until_others_have_been_given_its_shards(si
     async with site.node("a", max_moves=100) as a, site.node("b") as b:
         await b.owns(8)
         await a.owns(8)
+        before = list(a.events.all)
         await bounded(a.manager.drain())
         assert site.hosts["a"].running == {}
         assert a.events.all[-1] == Drained(node="a", left=True)
-        assert {event.cause for event in a.events.of(ShardLost) if isinstance(event, ShardLost)} == {
-            Cause.PLAN, Cause.DRAIN
-        }  # fmt: skip
+        handed_over = [event for event in a.events.of(PlanWritten, ShardLost) if event not in before]
+        assert handed_over[0] == PlanWritten(version=3, moves=8, reason="drain 8")
+        assert {event.cause for event in handed_over[1:] if isinstance(event, ShardLost)} == {Cause.DRAIN}
         await b.owns(16)
         assert set((await b.coordinator.view()).members) == {"b"}
         assert site.fences.overlaps == []
         stops = [call for call in site.hosts["a"].calls if call[0] == "stop"]
         assert all(graceful for _, _, graceful in stops)
+    site.check()
+
+
+async def test_a_draining_follower_serves_until_the_plan_has_given_its_shards_away(site: Site) -> None:
+    async with site.node("a", max_moves=100) as a, site.node("b") as b:
+        await b.owns(8)
+        await a.owns(8)
+        before = list(b.events.all)
+        await bounded(b.manager.drain())
+        news = [event for event in b.events.of(PlanSeen, ShardLost) if event not in before]
+        assert news[0] == PlanSeen(version=3, mine=0)
+        assert len(news) == 9
+        await a.owns(16)
     site.check()
 
 
