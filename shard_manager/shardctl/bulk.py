@@ -19,7 +19,7 @@ from shard_manager.shardctl.failure import CommandFailedError, RefusedInputError
 from shard_manager.shardctl.job_line import parse_job_line
 from shard_manager.shardctl.layout import Line
 from shard_manager.shardctl.output import Json, progress_bar
-from shard_manager.shardctl.text import printable
+from shard_manager.shardctl.text import counted, printable
 from shardwheel.v1.job_pb2 import JobSpec
 from shardwheel.v1.job_service_pb2 import SubmitJobsRequest, SubmitResult
 
@@ -71,7 +71,7 @@ async def submit_file(cli: Cli, path: str, defaults: JobSpec) -> None:
         "differing": differing,
         "job_ids": [result.job_id for result in stored.results],
     }
-    text = f"{created} jobs submitted"
+    text = f"{counted(created, 'job')} submitted"
     if existing:
         text += f", {existing} existed already ({differing} of them with other content)"
     cli.output.emit(data, Line(text))
@@ -141,7 +141,7 @@ def _check(path: str, source: IO[bytes], defaults: JobSpec) -> int:
     if bad > _SHOWN_ERRORS:
         errors.append(f"… and {bad - _SHOWN_ERRORS} more")
     if bad:
-        raise RefusedInputError(*errors, f"error: {bad} bad {'line' if bad == 1 else 'lines'}; nothing was stored")
+        raise RefusedInputError(*errors, f"error: {counted(bad, 'bad line')}; nothing was stored")
     if count == 0:
         raise RefusedInputError(f"error: {path}: holds no jobs; write one JSON object per line")
     return count

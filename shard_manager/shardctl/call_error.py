@@ -95,7 +95,8 @@ def _lines(code: grpc.StatusCode, message: str, status: Status, settings: Settin
             yield f"The token in use has no such right in namespace {settings.namespace!r}; ask for one that has."
         case grpc.StatusCode.NOT_FOUND:
             yield f"error: not found: {message}"
-            yield f"Looked in namespace {settings.namespace!r}; --namespace names another."
+            if settings.namespace not in message:
+                yield f"Looked in namespace {settings.namespace!r}; --namespace names another."
         case grpc.StatusCode.ABORTED:
             yield f"error: changed by someone else meanwhile: {message}"
             yield "Nothing was changed; look at it again and repeat."

@@ -19,7 +19,7 @@ from shard_manager.shardctl.importer import Defaults, Reading, Remark, find_file
 from shard_manager.shardctl.machine_zone import machine_zone
 from shard_manager.shardctl.option_types import COUNT, DURATION
 from shard_manager.shardctl.schedule_options import PolicyOptions
-from shard_manager.shardctl.text import printable
+from shard_manager.shardctl.text import counted, printable
 from shardwheel.v1.schedule_pb2 import ScheduleSpec
 
 _NO_SERVER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
@@ -117,7 +117,7 @@ def _without(reading: Reading, error: EntriesRefusedError) -> Reading:
 
 def _refusal(bad: list[Remark], dry_run: bool, *lines: str) -> RefusedInputError:
     advice = lines or ("Correct the lines, or leave them out with --skip-bad.",)
-    count = f"{len(bad)} bad {'entry' if len(bad) == 1 else 'entries'}"
+    count = counted(len(bad), "bad entry", "bad entries")
     nothing = "" if dry_run else "; nothing was stored"
     return RefusedInputError(*(printable(str(remark)) for remark in bad), f"error: {count}{nothing}", *advice)
 

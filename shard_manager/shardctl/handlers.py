@@ -7,6 +7,7 @@ import typer
 from shard_manager.shardctl.command import Cli, command, group
 from shard_manager.shardctl.layout import Column, Line, Table
 from shard_manager.shardctl.message_json import message_to_json
+from shard_manager.shardctl.text import counted
 from shard_manager.shardctl.times import format_duration
 from shardwheel.v1.admin_service_pb2 import Handler, ListHandlersRequest, PauseHandlerRequest, ResumeHandlerRequest
 
@@ -60,7 +61,7 @@ async def pause(
     async with cli.connect() as connection:
         request = PauseHandlerRequest(namespace=cli.settings.namespace, handler=handler, note=note or "")
         paused = await connection.call(connection.admin.PauseHandler, request)
-    running = f"; {paused.running_count} jobs of it still run" if paused.running_count else ""
+    running = f"; still running: {counted(paused.running_count, 'job')}" if paused.running_count else ""
     cli.output.emit(message_to_json(paused), Line(f"handler {paused.handler} is paused{running}"))
 
 

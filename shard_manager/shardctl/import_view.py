@@ -9,6 +9,7 @@ from shard_manager.shardctl.importer import Planned, Reading, Remark
 from shard_manager.shardctl.layout import Block, Column, Line, Table
 from shard_manager.shardctl.message_json import enum_name
 from shard_manager.shardctl.output import Json
+from shard_manager.shardctl.text import counted
 from shard_manager.shardctl.times import format_instant
 from shardwheel.v1.schedule_service_pb2 import EnsureSchedulesResponse
 
@@ -58,7 +59,7 @@ def _table(reading: Reading, outcome: Outcome | None, now: datetime, dry_run: bo
 
 def _summary(reading: Reading, outcome: Outcome | None, dry_run: bool) -> str:
     if outcome is None:
-        return f"dry run: {len(reading.planned)} schedules, nothing was stored"
+        return f"dry run, nothing was stored: {counted(len(reading.planned), 'schedule')}"
     counts = Counter(_change(planned, outcome) for planned in reading.planned)
     counts["deleted"] = len(outcome.deleted)
     words = ("created", "updated", "unchanged", "deleted")

@@ -9,8 +9,11 @@ from shard_manager.shardctl.command import Cli
 from shard_manager.shardctl.job_view import instant_text
 from shard_manager.shardctl.layout import Block, Column, Details, Line, Table
 from shard_manager.shardctl.message_json import message_to_json
+from shard_manager.shardctl.text import counted
 from shard_manager.shardctl.times import format_duration
 from shardwheel.v1.admin_service_pb2 import GetStatusRequest, GetStatusResponse, ShardStatus
+
+_SHOWN_SHARDS = 10
 
 
 async def status(
@@ -31,16 +34,18 @@ def _blocks(status: GetStatusResponse, all_shards: bool) -> Iterator[Block]:
     if all_shards:
         yield _shards(status.shards)
     elif moving:
-        yield Line(f"{len(moving)} of {status.shard_count} shards are in transition:")
-        yield _shards(moving)
+        yield Line(f"{len(moving)} of {counted(status.shard_count, 'shard')} in transition:")
+        yield _shards(moving[:_SHOWN_SHARDS])
+        if len(moving) > _SHOWN_SHARDS:
+            yield Line(f"… and {len(moving) - _SHOWN_SHARDS} more; --shards lists all")
 
 
 def _pairs(status: GetStatusResponse) -> list[tuple[str, str]]:
-    oldest = ""
+    nodes, oldest = counted(len(status.nodes), "node"), ""
     if status.HasField("oldest_due"):
         oldest = f" (the oldest for {format_duration(status.oldest_due.ToTimedelta())})"
     return [
-        ("cluster", f"{len(status.nodes)} nodes, {status.shard_count} shards, plan {status.plan_version}"),
+        ("cluster", f"{nodes}, {counted(status.shard_count, 'shard')}, plan {status.plan_version}"),
         ("leader", status.leader or "none known"),
         ("coordinator", status.coordinator),
         ("jobs", f"{status.due_count} due{oldest}, {status.running_count} running, {status.pending_count} pending"),

@@ -14,6 +14,11 @@ def printable(text: str) -> str:
     return _UNSAFE.sub(lambda match: _ESCAPES.get(match[0], f"\\x{ord(match[0]):02x}"), text)
 
 
+def counted(count: int, thing: str, things: str = "") -> str:
+    """The count with the noun in its number: "1 node", "2 nodes"; `things` is a plural that is not formed by -s."""
+    return f"{count} {thing if count == 1 else things or thing + 's'}"
+
+
 def fit(text: str, width: int, *, keep_end: bool = False) -> str:
     """The text cut to `width` terminal cells, with an ellipsis where something is missing.
 

@@ -57,7 +57,7 @@ def test_existing_jobs_are_counted(server: ScriptedServer, shardctl: Shardctl) -
     results = [SubmitResult(job_id=1, created=True), SubmitResult(job_id=2), SubmitResult(job_id=3, differs=True)]
     server.answer("SubmitJobs", SubmitJobsResponse(results=results))
     ran = shardctl("jobs", "submit", "--file", "-", stdin=b'{"handler": "h", "dedupe_key": "d"}\n' * 3)
-    assert ran.stdout == "1 jobs submitted, 2 existed already (1 of them with other content)\n"
+    assert ran.stdout == "1 job submitted, 2 existed already (1 of them with other content)\n"
 
 
 def test_large_jobs_make_smaller_batches(server: ScriptedServer, shardctl: Shardctl, tmp_path: Path) -> None:

@@ -56,12 +56,23 @@ def test_status_fits_80_columns_and_shows_shards_in_transition(
     for text in (
         "cluster      2 nodes, 4 shards, plan 12",
         "jobs         3 due (the oldest for 2.5s), 5 running, 40 pending",
-        "1 of 4 shards are in transition:",
+        "1 of 4 shards in transition:",
         "    3  none   node-1       9  -",
     ):
         assert text in ran.stdout
     everything = shardctl("status", "--shards").stdout
     assert everything.count("node-1") > ran.stdout.count("node-1")
+
+
+def test_many_shards_in_transition_are_cut_short(
+    server: ScriptedServer, shardctl: Shardctl, status: GetStatusResponse
+) -> None:
+    del status.shards[:]
+    for shard in range(64):
+        status.shards.add(shard=shard, planned_owner="node-1")
+    server.answer("GetStatus", status)
+    assert "… and 54 more; --shards lists all" in shardctl("status").stdout
+    assert len(shardctl("status", "--shards").stdout.splitlines()) > 64
 
 
 def test_status_as_json(server: ScriptedServer, shardctl: Shardctl, status: GetStatusResponse) -> None:
@@ -84,7 +95,7 @@ def test_handlers(server: ScriptedServer, shardctl: Shardctl) -> None:
     assert server.requests(ListHandlersRequest)[0].namespace == "tenant"
     assert shardctl("handlers", "list", "-o", "json").json["handlers"][0]["paused"] is True
     paused = shardctl("handlers", "pause", "email.send", "--note", "deploy")
-    assert paused.stdout == "handler email.send is paused; 20 jobs of it still run\n"
+    assert paused.stdout == "handler email.send is paused; still running: 20 jobs\n"
     assert shardctl("handlers", "resume", "email.send").stdout == "handler email.send is active\n"
     assert server.requests(PauseHandlerRequest)[0].note == "deploy"
     assert server.requests(ResumeHandlerRequest)[0].handler == "email.send"
