@@ -7,7 +7,6 @@ from typing import Final
 from server.api.convert import instant, timestamp
 from server.api.schedule_convert import check_timing, describe_timing
 from server.api.validation import Problems, check_instant
-from server.domain.cron import parse_cron
 from server.domain.schedule import CronSpec, ScheduleTiming
 from server.domain.schedule_times import next_nominal
 from shardwheel.v1.schedule_service_pb2 import PreviewScheduleRequest, PreviewScheduleResponse
@@ -37,7 +36,7 @@ async def preview(request: PreviewScheduleRequest, now: datetime) -> PreviewSche
     return PreviewScheduleResponse(
         firings=[timestamp(firing) for firing in firings],
         description=describe_timing(timing),
-        notes=_notes(timing, request.spec.cron.expression, bool(firings)),
+        notes=_notes(timing, fires=bool(firings)),
     )
 
 
@@ -52,12 +51,10 @@ async def _coming(timing: ScheduleTiming, after: datetime, count: int) -> list[d
     return firings
 
 
-def _notes(timing: ScheduleTiming, expression: str, fires: bool) -> list[str]:
+def _notes(timing: ScheduleTiming, *, fires: bool) -> list[str]:
     notes: list[str] = []
     if isinstance(timing.spec, CronSpec):
         notes += timing.spec.expression.notes
-        if parse_cron(expression, hash_key="another name") != timing.spec.expression:
-            notes.append("a preview knows no name: the values of H will be others in a stored schedule")
     if timing.jitter:
         seconds = timing.jitter.total_seconds()
         notes.append(f"jobs are due up to {seconds:g} s after these times, and before the next one")
