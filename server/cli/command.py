@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from server.cli.failure import told_to_people
+from server.cli.failure import FAILED, told_to_people
 from server.cli.setting_flags import check_database, takes_settings
 from server.cli.version import installed_version
 from server.config import PREFIX, NodeConfig
+from server.demo.settings import CoordinatorKind, DemoSettings, Kill
 
 # Plain help and errors: panels would break an error text over several lines, which no script can search.
 app = typer.Typer(
@@ -90,3 +91,28 @@ def _dev(
 
     with told_to_people():
         dev(data_dir=data_dir, port=port, postgres_port=postgres_port, log_format=log_format, log_level=log_level)
+
+
+@app.command("demo")
+def _demo(
+    jobs: Annotated[int, typer.Option(metavar="N", help="Jobs to run, 100 to 1000000.")] = 20_000,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Nodes, 1 to 16.")] = 1,
+    workers: Annotated[int, typer.Option(metavar="N", help="Workers, 1 to 16.")] = 2,
+    kill: Annotated[
+        Kill, typer.Option(help="What to kill (-9) half-way. The only one of its kind is started again at once.")
+    ] = Kill.NONE,
+    coordinator: Annotated[
+        CoordinatorKind, typer.Option(help="Who grants leases of shards.")
+    ] = CoordinatorKind.POSTGRES,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+) -> None:
+    """Run a small cluster of real processes in a temporary folder, hit it half-way, and account for each job.
+
+    Exit code 0 only if no job was lost and none started early.
+    """
+    from server.cli.demo import demo
+
+    with told_to_people():
+        settings = DemoSettings(jobs=jobs, nodes=nodes, workers=workers, kill=kill, coordinator=coordinator)
+        if not demo(settings, as_json=as_json):
+            raise typer.Exit(FAILED)

@@ -1,0 +1,29 @@
+"""`shardwheel demo`: a small cluster of real processes that is hit half-way, and an account of what became of each job.
+
+The model
+    One PostgreSQL, some nodes and some workers run as processes of their own on this machine, in a temporary folder
+    that goes away in the end, however the demo ends. This process submits over gRPC, kills (-9) what it was asked to
+    kill when half of the burst is done, and counts.
+
+    What ran is counted from files, never from the database. Each worker appends a line at each start and each end of
+    an execution, and its handler returns only after an fsync that covers its end: a job that the cluster calls
+    completed has a line on the disk. A line of a start is in the kernel's hands before anything else happens, so a
+    kill of the worker does not lose it.
+
+Phases
+    *Quiet*: jobs due one after the other on an idle cluster, submitted ahead; their start lateness is the handler's
+    start minus the due time. *Burst*: the rest, as fast as it is taken, a tenth of it due some seconds ahead.
+
+The numbers
+    `lost`        submitted jobs without a completed execution in the files
+    `duplicates`  executions begun beyond one per job, whatever became of them. A killed worker's running jobs have to
+                  run again, and count here; the table says whether there were others
+    `early`       executions claimed, by the database's clock, or begun before the due time that the submit asked for
+    `failed`      jobs that the cluster ended as failed or cancelled
+    `jobs_per_s`  jobs of the burst that were due at once and ran once, over the time from the first submit of the burst
+                  to the end of the last of them; an outage of the only node is part of it
+    `start_ms_p50`, `start_ms_p99`  start lateness in the quiet phase
+    `recovered_ms`  from the kill to the end of the first execution that was claimed after it
+
+Not measured: anything across machines. All processes share one machine and one clock.
+"""

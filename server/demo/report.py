@@ -1,0 +1,180 @@
+"""The account of a demo: pure, from what was submitted, what the logs say, and what was killed."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from server.demo.settings import Kill
+from server.demo.tally import Execution, Tally
+
+# The result of an execution that ended this shortly before its worker was killed may not have been sent.
+_RESULT_UNDER_WAY_S: Final = 1.0
+
+
+class Phase(Enum):
+    """The part of the demo that a job belongs to."""
+
+    WARM_UP = auto()
+    QUIET = auto()
+    BURST = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmittedJob:
+    """A job whose submit was answered. Instants are in seconds since 1970."""
+
+    phase: Phase
+    submitted_at: float
+    """Just before the submit was sent."""
+    due_at: float | None
+    """The due time that was asked for; None: at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Killing:
+    """What was killed, and when, in seconds since 1970."""
+
+    kind: Kill
+    name: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The numbers; see the package for their meaning. Times are in milliseconds, None where nothing was measured."""
+
+    coordinator: str
+    submitted: int
+    completed: int
+    failed: int
+    lost: int
+    duplicates: int
+    early: int
+    jobs_per_s: float
+    start_ms_p50: float | None
+    start_ms_p99: float | None
+    killed: Kill
+    recovered_ms: float | None
+    victim: str
+    """Name of the killed process, empty if there was none."""
+    expected_duplicates: int
+    """Those of `duplicates` that a killed worker's running jobs account for."""
+    rerun_ms: float | None
+    """From the kill until the last of the killed worker's running jobs had completed elsewhere."""
+
+    all_final: bool
+    """Whether the cluster had no job left in the end."""
+
+    @property
+    def good(self) -> bool:
+        """Whether the promises were kept: nothing lost, nothing early."""
+        return self.all_final and self.lost == 0 and self.early == 0
+
+    def as_json(self) -> dict[str, object]:
+        """Return the object that `--json` prints."""
+        return {
+            "coordinator": self.coordinator,
+            "submitted": self.submitted,
+            "completed": self.completed,
+            "failed": self.failed,
+            "lost": self.lost,
+            "duplicates": self.duplicates,
+            "early": self.early,
+            "jobs_per_s": self.jobs_per_s,
+            "start_ms_p50": self.start_ms_p50,
+            "start_ms_p99": self.start_ms_p99,
+            "killed": self.killed.value,
+            "recovered_ms": self.recovered_ms,
+        }
+
+
+def account(
+    *,
+    coordinator: str,
+    jobs: Mapping[int, SubmittedJob],
+    tally: Tally,
+    killing: Killing | None,
+    failed: int,
+    all_final: bool,
+) -> Report:
+    """Return the numbers; `failed` is what the cluster itself says, all others come from the logs."""
+    executions = {job: tally.executions(job) for job in jobs}
+    completed = sum(any(one.completed for one in ran) for ran in executions.values())
+    repeated = {job: ran for job, ran in executions.items() if len(ran) > 1}
+    expected = {job: ran for job, ran in repeated.items() if _was_running(ran, killing)}
+    lateness = [
+        (ran[0].started_at - due_at) * 1000
+        for job, ran in executions.items()
+        if ran and jobs[job].phase is Phase.QUIET and (due_at := jobs[job].due_at) is not None
+    ]
+    return Report(
+        coordinator=coordinator,
+        submitted=len(jobs),
+        completed=completed,
+        failed=failed,
+        lost=len(jobs) - completed,
+        duplicates=sum(len(ran) - 1 for ran in repeated.values()),
+        early=sum(_is_early(one, jobs[job]) for job, ran in executions.items() for one in ran),
+        jobs_per_s=_rate(jobs, executions),
+        start_ms_p50=percentile(lateness, 50),
+        start_ms_p99=percentile(lateness, 99),
+        killed=killing.kind if killing is not None else Kill.NONE,
+        recovered_ms=_first_after(executions, killing),
+        victim=killing.name if killing is not None else "",
+        expected_duplicates=sum(len(ran) - 1 for ran in expected.values()),
+        rerun_ms=_last_rerun(expected, killing),
+        all_final=all_final,
+    )
+
+
+def percentile(values: Sequence[float], percent: int) -> float | None:
+    """Return the smallest value that at least `percent` % of the values do not exceed, rounded to 0.01."""
+    if not values:
+        return None
+    return round(sorted(values)[math.ceil(len(values) * percent / 100) - 1], 2)
+
+
+def _was_running(ran: Sequence[Execution], killing: Killing | None) -> bool:
+    """Whether a killed worker had the job in hand, and its death alone explains that it ran again, once."""
+    if killing is None or killing.kind is not Kill.WORKER or len(ran) != 2:
+        return False
+    first, second = sorted(ran, key=lambda one: one.claim)
+    in_hand = first.ended_at is None or first.ended_at > killing.at - _RESULT_UNDER_WAY_S
+    return first.worker == killing.name and in_hand and first.started_at <= killing.at <= second.claimed_at
+
+
+def _is_early(one: Execution, job: SubmittedJob) -> bool:
+    return job.due_at is not None and min(one.claimed_at, one.started_at) < job.due_at
+
+
+def _rate(jobs: Mapping[int, SubmittedJob], executions: Mapping[int, Sequence[Execution]]) -> float:
+    burst = [
+        (jobs[job].submitted_at, ran[0].ended_at)
+        for job, ran in executions.items()
+        if jobs[job].phase is Phase.BURST and jobs[job].due_at is None and len(ran) == 1 and ran[0].ended_at is not None
+    ]
+    if not burst:
+        return 0.0
+    seconds = max(ended for _, ended in burst) - min(submitted for submitted, _ in burst)
+    return round(len(burst) / max(seconds, 0.001), 1)
+
+
+def _first_after(executions: Mapping[int, Sequence[Execution]], killing: Killing | None) -> float | None:
+    if killing is None:
+        return None
+    ends = [
+        one.ended_at
+        for ran in executions.values()
+        for one in ran
+        if one.completed and one.ended_at is not None and one.claimed_at > killing.at
+    ]
+    return round((min(ends) - killing.at) * 1000, 1) if ends else None
+
+
+def _last_rerun(expected: Mapping[int, Sequence[Execution]], killing: Killing | None) -> float | None:
+    if killing is None or not expected:
+        return None
+    ends = [one.ended_at for ran in expected.values() for one in ran if one.completed and one.ended_at is not None]
+    return round((max(ends) - killing.at) * 1000, 1) if ends else None

@@ -1,0 +1,158 @@
+"""The course of a demo."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Final
+
+from server.demo.cluster import Cluster
+from server.demo.folder import RunFolder
+from server.demo.follower import Follower
+from server.demo.handlers import HANDLER
+from server.demo.report import Killing, Phase, Report, account
+from server.demo.settings import DemoSettings, Kill
+from server.demo.submitter import Submitter
+from server.demo.tally import Tally
+from server.demo.view import View
+from worker_sdk.async_client import AsyncClient
+from worker_sdk.jobs import Job, JobState
+
+_WARM_UP_JOBS: Final = 20
+_QUIET_JOBS: Final = 200
+_QUIET_LEAD: Final = timedelta(milliseconds=500)
+_QUIET_GAP: Final = timedelta(milliseconds=10)
+# Every tenth job of the burst is due 1 to 3 s ahead.
+_AHEAD_EVERY: Final = 10
+_AHEAD_LEAST: Final = timedelta(seconds=1)
+_AHEAD_STEPS: Final = 200
+_POLL_S: Final = 0.02
+_SUBMIT_TIMEOUT_S: Final = 60.0
+_ASK_EVERY_S: Final = 0.5
+_SILENCE_S: Final = 2.0
+_PATIENCE_S: Final = 60.0
+_PAGE: Final = 1000
+
+
+async def run_demo(settings: DemoSettings, view: View) -> Report:
+    """Run a demo and return its account. Cancelling it ends all processes and removes all files.
+
+    Raises `EmbeddedPostgresError`, `ProcessEnded`, and `ShardwheelError` if a submit is not taken within 60 s.
+    """
+    began = time.monotonic()
+    with RunFolder() as folder:
+        view.event(f"starting PostgreSQL, {settings.nodes} node(s), {settings.workers} worker(s)")
+        async with (
+            Cluster(settings, folder) as cluster,
+            AsyncClient(cluster.address, timeout=_SUBMIT_TIMEOUT_S) as client,
+        ):
+            return await _Demo(settings, cluster, client, view).run(began)
+
+
+class NoProgress(Exception):
+    """The logs have not grown for too long."""
+
+
+class _Demo:
+    def __init__(self, settings: DemoSettings, cluster: Cluster, client: AsyncClient, view: View) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._client = client
+        self._view = view
+        self._tally = Tally()
+        self._follower = Follower(cluster.logs, self._tally)
+        self._submitter = Submitter(client)
+        self._killing: Killing | None = None
+        self._news_at = time.monotonic()
+
+    async def run(self, began: float) -> Report:
+        """Go through the phases."""
+        all_final = False
+        try:
+            await self._phases(began)
+            await self._until_final()
+            all_final = True
+        except NoProgress:
+            self._view.event(f"no progress for {_PATIENCE_S:.0f} s: this is the account of what has happened so far")
+        failed = [job.id async for job in self._list(JobState.FAILED, JobState.CANCELLED)] if all_final else []
+        self._look()
+        return account(
+            coordinator=self._settings.coordinator.value,
+            jobs=self._submitter.jobs,
+            tally=self._tally,
+            killing=self._killing,
+            failed=len(failed),
+            all_final=all_final,
+        )
+
+    async def _phases(self, began: float) -> None:
+        warm_up = min(_WARM_UP_JOBS, self._settings.jobs // 10)
+        quiet = min(_QUIET_JOBS, self._settings.jobs // 10)
+        await self._submitter.submit(Phase.WARM_UP, [None] * warm_up)
+        await self._until(self._all_completed)
+        self._view.event(
+            f"ready after {time.monotonic() - began:.1f} s; quiet phase: {quiet} jobs, one after the other"
+        )
+        await self._submitter.submit(Phase.QUIET, [_QUIET_LEAD + number * _QUIET_GAP for number in range(quiet)])
+        await self._until(self._all_completed)
+        await self._burst(self._settings.jobs - warm_up - quiet)
+
+    async def _burst(self, jobs: int) -> None:
+        delays = [
+            _AHEAD_LEAST + timedelta(milliseconds=10 * (number % _AHEAD_STEPS)) if number % _AHEAD_EVERY == 0 else None
+            for number in range(jobs)
+        ]
+        self._view.event(f"burst: {jobs} jobs, {delays.count(None)} of them due at once")
+        before = self._tally.completed
+        half = delays.count(None) // 2
+        submitting = asyncio.create_task(self._submitter.submit(Phase.BURST, delays))
+        try:
+            if self._settings.kill is not Kill.NONE:
+                await self._until(lambda: self._tally.completed - before >= half or _failed(submitting))
+                self._kill()
+            await self._until(submitting.done)
+        finally:
+            submitting.cancel()
+            await asyncio.gather(submitting, return_exceptions=True)
+        submitting.result()
+
+    def _kill(self) -> None:
+        at = time.time()
+        name, again = self._cluster.kill(self._settings.kill)
+        self._killing = Killing(kind=self._settings.kill, name=name, at=at)
+        self._view.event(
+            f"kill -9 of {name} after {self._tally.completed} jobs" + ("; started again at once" if again else "")
+        )
+
+    def _all_completed(self) -> bool:
+        return self._tally.completed >= len(self._submitter.jobs)
+
+    async def _until_final(self) -> None:
+        """Wait until the cluster has no job left."""
+        await self._until(lambda: self._all_completed() or time.monotonic() - self._news_at > _SILENCE_S)
+        # Not only until the logs say so: a job whose result went down with its worker has to run again.
+        while [job async for job in self._list(JobState.PENDING, JobState.RUNNING)]:
+            pause = asyncio.create_task(asyncio.sleep(_ASK_EVERY_S))
+            await self._until(pause.done)
+
+    def _list(self, *states: JobState) -> AsyncIterator[Job]:
+        return self._client.list(handler=HANDLER, states=states, page_size=_PAGE)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Look again and again until something is true. Raises `NoProgress`, and `ProcessEnded`."""
+        self._look()
+        while not condition():
+            if time.monotonic() - self._news_at > _PATIENCE_S:
+                raise NoProgress
+            await asyncio.sleep(_POLL_S)
+            self._look()
+
+    def _look(self) -> None:
+        if self._follower.read():
+            self._news_at = time.monotonic()
+        self._cluster.check()
+        self._view.progress(submitted=len(self._submitter.jobs), completed=self._tally.completed)
+
+
+def _failed(task: "asyncio.Task[None]") -> bool:
+    return task.done() and task.exception() is not None

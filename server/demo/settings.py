@@ -1,0 +1,42 @@
+"""What a demo is asked to do."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from server.domain.errors import InvalidInput
+
+MAX_PROCESSES: Final = 16
+
+
+class Kill(StrEnum):
+    """What is killed half-way."""
+
+    NONE = "none"
+    WORKER = "worker"
+    NODE = "node"
+
+
+class CoordinatorKind(StrEnum):
+    """Who grants leases of shards."""
+
+    POSTGRES = "postgres"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """Raises `InvalidInput` for numbers out of range."""
+
+    jobs: int = 20_000
+    nodes: int = 1
+    workers: int = 2
+    kill: Kill = Kill.NONE
+    """The first of its kind is killed; the only one of its kind is started again at once."""
+    coordinator: CoordinatorKind = CoordinatorKind.POSTGRES
+
+    def __post_init__(self) -> None:
+        if not 100 <= self.jobs <= 1_000_000:
+            raise InvalidInput("jobs", self.jobs, "has to be from 100 to 1000000")
+        for name in ("nodes", "workers"):
+            if not 1 <= getattr(self, name) <= MAX_PROCESSES:
+                raise InvalidInput(name, getattr(self, name), f"has to be from 1 to {MAX_PROCESSES}")
