@@ -10,6 +10,7 @@ from collections.abc import Callable
 import grpc
 
 from shardwheel.v1 import job_pb2, job_service_pb2
+from worker_sdk.call_status import true_failure
 from worker_sdk.error_details import api_error
 from worker_sdk.errors import BulkSubmitError
 from worker_sdk.jobs import BulkProgress
@@ -77,7 +78,8 @@ class BulkUpload:
         try:
             await self._call.write(batch)
         except grpc.aio.AioRpcError as failure:
-            raise self._broken(failure) from failure
+            error = await self._broken(failure)
+            raise error from error.__cause__
         if slow or len(self._sizes) >= SEGMENT_BATCHES:
             await self.finish()
         self._last_send = time.monotonic()
@@ -89,7 +91,8 @@ class BulkUpload:
                 await self._call.done_writing()
                 response = await self._call
             except grpc.aio.AioRpcError as failure:
-                raise self._broken(failure) from failure
+                error = await self._broken(failure)
+                raise error from error.__cause__
             self._call = None
             self.progress = BulkProgress(
                 created=self.progress.created + response.created_count,
@@ -110,8 +113,8 @@ class BulkUpload:
         if self._call is not None:
             self._call.cancel()
 
-    def _broken(self, failure: grpc.aio.AioRpcError) -> BulkSubmitError:
-        error = api_error(failure)
+    async def _broken(self, failure: grpc.aio.AioRpcError) -> BulkSubmitError:
+        error = api_error(failure if self._call is None else await true_failure(self._call, failure))
         count = error.metadata.get("stored_batches", "")
         stored = sum(self._sizes[: int(count)]) if count.isdecimal() else 0
         # A node that counts the stored batches has stored no others.

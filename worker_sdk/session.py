@@ -28,6 +28,7 @@ from shardwheel.v1.worker_service_pb2 import (
     SessionResponse,
     Welcome,
 )
+from worker_sdk.call_status import status_of, true_failure
 from worker_sdk.connection import Connection
 
 ANSWER_TIMEOUT_S = 5.0
@@ -127,12 +128,12 @@ class Session:
     async def open(self) -> Welcome:
         """Send hello and return the welcome. Raises `AioRpcError`, or `TimeoutError` after 5 s."""
         stub = worker_service_pb2_grpc.WorkerServiceStub(self._channel)
-        self._call = stub.Session(metadata=self._connection.metadata)
+        self._call = call = stub.Session(metadata=self._connection.metadata)
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            await self._call.write(SessionRequest(hello=self._listener.hello()))
-            response = await self._call.read()
+            await call.write(SessionRequest(hello=self._listener.hello()))
+            response = await call.read()
         if not isinstance(response, SessionResponse):
-            await self._raise_if_refused()
+            await self._raise_if_refused(call)
         if not isinstance(response, SessionResponse) or response.WhichOneof("message") != "welcome":
             raise TimeoutError(f"{self.address} did not answer hello with welcome")
         welcome = response.welcome
@@ -159,7 +160,9 @@ class Session:
                     break
                 self._last_heard = time.monotonic()
                 self._take_in(response)
-            await self._raise_if_refused()
+            await self._raise_if_refused(call)
+        except grpc.aio.AioRpcError as failure:
+            raise await true_failure(call, failure) from failure
         finally:
             for task in tasks:
                 task.cancel()
@@ -266,16 +269,11 @@ class Session:
                 # Hearing anything at all is what a heartbeat is for. None: a message of a newer node.
                 pass
 
-    async def _raise_if_refused(self) -> None:
+    async def _raise_if_refused(self, call: "grpc.aio.StreamStreamCall[SessionRequest, SessionResponse]") -> None:
         """Raise the stream's status if it ended with an error."""
-        call = self._call
-        if call is None:
-            return
-        code = await call.code()
-        if code is not grpc.StatusCode.OK:
-            raise grpc.aio.AioRpcError(
-                code, await call.initial_metadata(), await call.trailing_metadata(), details=await call.details()
-            )
+        status = await status_of(call)
+        if status.code() is not grpc.StatusCode.OK:
+            raise status
 
 
 def batched_results(results: Sequence[Result]) -> Iterator[ResultBatch]:
