@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from server.domain.job import AttemptRef
-from server.domain.outcome import AckStatus, Committed, Completed, Decision, Outcome, completed, decide
+from server.domain.outcome import AckStatus, Committed, Completed, Decision, Outcome, completed, decide, needs_facts
 from server.domain.sharding import shard_of_id
 from server.engine.ender import Ender
 from server.engine.loops import Backoff
 from server.engine.ownership import Ownership
 from server.engine.ports import EndingStore, OutcomeUnknown, StoreUnavailable
-from server.engine.slots import WorkerSession, SlotBook
+from server.engine.slots import SlotBook, WorkerSession
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +102,14 @@ class Completer:
             await self._flush_partition(partition, reported)
 
     async def _flush_partition(self, partition: int, reported: dict[AttemptRef, Reported]) -> None:
+        accepted = await self._end(partition, reported)
+        left = {ref: one for ref, one in reported.items() if ref not in accepted and needs_facts(one.outcome)}
+        if left:
+            # Stale as a rule; but a cancel may have come after the facts were read, and is among them now.
+            accepted |= await self._end(partition, left)
+        await self._acknowledge(partition, reported, accepted)
+
+    async def _end(self, partition: int, reported: dict[AttemptRef, Reported]) -> set[AttemptRef]:
         decisions: list[Decision] = []
         others = []
         for ref, one in reported.items():
@@ -113,8 +121,7 @@ class Completer:
             now, facts = await self._store.load_facts(partition, others)
             if now is not None:
                 decisions += [decide(reported[ref].outcome, one, now, random.random) for ref, one in facts.items()]
-        accepted = await self._ender.end(partition, decisions) if decisions else set()
-        await self._acknowledge(partition, reported, accepted)
+        return await self._ender.end(partition, decisions) if decisions else set()
 
     async def _acknowledge(
         self, partition: int, reported: dict[AttemptRef, Reported], accepted: set[AttemptRef]

@@ -65,6 +65,7 @@ kept AS (
 """
 )
 
+# A job whose cancel was asked for goes back no more: who decided so did not know yet, and decides again.
 _REQUEUE: Final[LiteralString] = (
     """locked AS (
     SELECT j.id, w.claim, w.delay_ms, w.burn, w.keep_open, w.error_type, w.message, w.outcome,
@@ -73,7 +74,7 @@ _REQUEUE: Final[LiteralString] = (
         AS w(id, claim, delay_ms, burn, keep_open, error_type, message, outcome)
     JOIN {jobs} j ON j.id = w.id AND j.open_claim = w.claim
     <fence>
-    WHERE true <recheck>
+    WHERE NOT j.cancel_requested <recheck>
     ORDER BY j.id FOR UPDATE OF j),
 kept AS (
     UPDATE {jobs} j
@@ -140,7 +141,8 @@ async def finish(database: Database, partition: int, finishes: Sequence[Finish])
 
 
 async def requeue(database: Database, partition: int, requeues: Sequence[Requeue]) -> list[Ended]:
-    """Give jobs back whose open claim is the given one; the others are left out of the answer."""
+    """Give jobs back whose open claim is the given one and whose cancel was not asked for meanwhile; the others are left
+    out of the answer."""
     return [_ended(row) for row in await database.run(REQUEUE.on(partition), _requeue_params(requeues))]
 
 
@@ -187,7 +189,19 @@ async def still_there(database: Database, partition: int, job_ids: Sequence[int]
 
 def facts_of(row: Row) -> AttemptFacts:
     """Build facts from the columns of `_FACTS`."""
-    job_id, claim, handler_id, attempt, max_attempts, initial, multiplier, maximum, non_retryable, deadline_at, cancelled = row
+    (
+        job_id,
+        claim,
+        handler_id,
+        attempt,
+        max_attempts,
+        initial,
+        multiplier,
+        maximum,
+        non_retryable,
+        deadline_at,
+        cancelled,
+    ) = row
     return AttemptFacts(
         ref=AttemptRef(job_id, claim),
         handler_id=handler_id,
