@@ -170,20 +170,28 @@ class FiringStore:
         """Apply orders to schedules of one partition, fenced by the (shard, epoch) of their shards."""
         sequences = iter(await _translated(self._ids.take(sum(len(order.plan.firings) for order in orders))))
         job_ids = [[make_id(next(sequences), order.due.shard) for _ in order.plan.firings] for order in orders]
-        params = (
-            Int4Array([shard for shard, _ in epochs]),
-            Int8Array([epoch for _, epoch in epochs]),
-            *_order_params(orders, job_ids),
-            Int8Array([job_id for ids in job_ids for job_id in ids]),
-            InstantArray([firing.nominal for order in orders for firing in order.plan.firings]),
-            InstantArray([firing.due_at for order in orders for firing in order.plan.firings]),
-        )
+        params = fire_params(epochs, orders, job_ids)
         rows = await _translated(self._database.run(FIRE.on(partition), params))
         return Fired(
             live_shards=frozenset(row[4] for row in rows if row[0] == 0),
             schedule_ids=frozenset(row[3] for row in rows if row[0] == 1),
             jobs=[DueJob(*row[1:]) for row in rows if row[0] == 2],
         )
+
+
+def fire_params(
+    epochs: Sequence[tuple[int, int]], orders: Sequence[FireOrder], job_ids: Sequence[Sequence[int]]
+) -> tuple[object, ...]:
+    """Return the parameters of `FIRE`; `job_ids` has the ids of the jobs of each order."""
+    firings = [firing for order in orders for firing in order.plan.firings]
+    return (
+        Int4Array([shard for shard, _ in epochs]),
+        Int8Array([epoch for _, epoch in epochs]),
+        *_order_params(orders, job_ids),
+        Int8Array([job_id for ids in job_ids for job_id in ids]),
+        InstantArray([firing.nominal for firing in firings]),
+        InstantArray([firing.due_at for firing in firings]),
+    )
 
 
 def _order_params(orders: Sequence[FireOrder], job_ids: Sequence[Sequence[int]]) -> tuple[object, ...]:
