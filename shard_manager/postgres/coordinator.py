@@ -7,6 +7,7 @@ changes; the manager polls.
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection
 from datetime import timedelta
 from typing import Final, NoReturn
@@ -19,6 +20,7 @@ from shard_manager.postgres import leases as lease_rows
 from shard_manager.postgres import plans as plan_rows
 from shard_manager.postgres import sessions as session_rows
 from shard_manager.postgres.connection import AsyncConnection, Connection
+from shard_manager.postgres.stuck import StuckSessions
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ class PostgresCoordinator:
         self._incarnation = 0
         self._session: int | None = None
         self._plan: Plan | None = None
+        self._stuck = StuckSessions()
         self._woken = asyncio.Event()
 
     async def join(self, member: Member, *, ttl: timedelta, replaces: Collection[int] = ()) -> None:
@@ -81,7 +84,7 @@ class PostgresCoordinator:
         known = None if fresh else self._plan
 
         async def work(connection: AsyncConnection) -> View | None:
-            live = await session_rows.read_live_sessions(connection)
+            live = await session_rows.read_live_sessions(connection, self._stuck, time.monotonic())
             if session not in live:
                 return None
             return View(

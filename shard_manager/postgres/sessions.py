@@ -1,12 +1,13 @@
 """Statements on `coord_sessions`: who lives. Every time is the database's."""
 
 from collections.abc import Collection, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from shard_manager.coordinator import Member, MemberState
 from shard_manager.errors import NodeNameTaken
 from shard_manager.postgres.connection import AsyncConnection
+from shard_manager.postgres.stuck import StuckSessions
 
 _REPLACE: Final = """
 DELETE FROM coord_sessions
@@ -64,7 +65,8 @@ async def end_session(connection: AsyncConnection, session: int) -> None:
 
 
 _SESSIONS: Final = """
-SELECT session_id, expires_at > clock_timestamp(), node, incarnation, state, weight, address
+SELECT session_id, expires_at > clock_timestamp(), expires_at > clock_timestamp() + 1.5 * ttl,
+       node, incarnation, state, weight, address, expires_at, extract(epoch FROM ttl)::float8
 FROM coord_sessions ORDER BY session_id"""
 
 # The inner select waits for nobody, so reapers never deadlock, and looks again at what a late renewal has changed.
@@ -73,17 +75,26 @@ DELETE FROM coord_sessions WHERE session_id IN (
     SELECT session_id FROM coord_sessions WHERE expires_at <= clock_timestamp()
     ORDER BY session_id FOR UPDATE SKIP LOCKED)"""
 
+_REAP_STUCK: Final = "DELETE FROM coord_sessions WHERE session_id = %s AND expires_at = %s"
 
-async def read_live_sessions(connection: AsyncConnection) -> Mapping[int, Member]:
-    """The members by session number, the leader's first; sessions that are over are deleted on the way."""
+
+async def read_live_sessions(connection: AsyncConnection, stuck: StuckSessions, now_s: float) -> Mapping[int, Member]:
+    """The members by session number, the leader's first; sessions that are over are deleted on the way.
+
+    `now_s` is by the monotonic clock of `stuck`.
+    """
+    live: dict[int, Member] = {}
+    ahead: list[tuple[int, datetime, float]] = []
     rows = await (await connection.execute(_SESSIONS)).fetchall()
-    live = {
-        session: Member(
-            node=node, incarnation=incarnation, state=MemberState(state), weight=weight, address=address
-        )
-        for session, lives, node, incarnation, state, weight, address in rows
-        if lives
-    }  # fmt: skip
+    for session, lives, is_ahead, node, incarnation, state, weight, address, expires_at, ttl_s in rows:
+        if is_ahead:
+            ahead.append((session, expires_at, ttl_s))
+        if lives:
+            live[session] = Member(
+                node=node, incarnation=incarnation, state=MemberState(state), weight=weight, address=address
+            )
     if len(live) < len(rows):
         await connection.execute(_REAP)
+    for session, expires_at in stuck.find(ahead, now_s):
+        await connection.execute(_REAP_STUCK, (session, expires_at))
     return live

@@ -21,7 +21,7 @@ def ms(milliseconds: float) -> timedelta:
 
 
 TIMINGS = ManagerTimings(
-    session_ttl=ms(1000),
+    session_ttl=ms(5000),
     heartbeat=ms(100),
     poll=ms(20),
     handoff_poll=ms(10),

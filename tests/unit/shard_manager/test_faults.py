@@ -17,7 +17,7 @@ from tests.unit.shard_manager.cluster import TIMINGS, Node, Site, ms
 T = TypeVar("T")
 SHARDS = 16
 NAMES = ("a", "b", "c")
-FAST = replace(TIMINGS, session_ttl=ms(100), heartbeat=ms(25), poll=ms(10), handoff_poll=ms(5), reread=ms(50),
+FAST = replace(TIMINGS, session_ttl=ms(500), heartbeat=ms(50), poll=ms(10), handoff_poll=ms(5), reread=ms(50),
                settle=ms(20), loss_guard=ms(20), backoff_max=ms(20), stop_call=ms(50))  # fmt: skip
 
 
