@@ -5,16 +5,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from server.domain.due import DueJob
+from server.domain.handler import HandlerView
 from server.domain.job import AttemptRef
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerView:
-    """The connected workers of a handler, as this node sees them."""
-
-    workers: int
-    slots: int
-    free: int
 
 
 class JobWaiter(Protocol):

@@ -1,6 +1,6 @@
 """Why a pending job does not run."""
 
-from server.api.ports import HandlerView
+from server.domain.handler import HandlerView
 from server.domain.job import JobState
 from server.store.jobs_read import JobView
 from shardwheel.v1.job_pb2 import Job

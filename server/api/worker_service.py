@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Final, Protocol, TypeAlias
 
@@ -51,7 +51,7 @@ class WorkerService(WorkerServiceServicer):
         catalog: Catalog,
         keep_lease: LeaseKeeper,
         node: str,
-        address: str,
+        address: Callable[[], str],
         max_result_bytes: int,
     ) -> None:
         self._engine = engine
@@ -94,7 +94,7 @@ class WorkerService(WorkerServiceServicer):
         link.send(welcome)
         superseded = await self._engine.attach(session, running, finished)
         welcome.welcome.superseded.extend(convert.attempt_ref(ref) for ref in superseded)
-        link.send(pb.SessionResponse(members=pb.Members(members=[pb.Member(node=self._node, address=self._address)])))
+        link.send(pb.SessionResponse(members=pb.Members(members=[pb.Member(node=self._node, address=self._address())])))
         log.info("worker connected", extra={"worker": session.name, "worker_id": session.worker_id})
         reader = asyncio.create_task(self._read(requests, session, link, by_name), name=f"session-{session.name}")
         try:

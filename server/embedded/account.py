@@ -44,14 +44,16 @@ class Account:
             return cls(uid=os.geteuid(), gid=os.getegid())
         installation.program("postgres")
         uid, gid = _owner_ids(owner) if owner else _service_ids()
-        plain = cls(uid=uid, gid=gid)
+        # A program of its own changes the user: doing it between fork and exec runs the fork handlers of whatever is
+        # loaded here, and those of gRPC crash the child while its threads are busy.
+        setpriv = shutil.which("setpriv")
+        ids = (f"--reuid={uid}", f"--regid={gid}", "--clear-groups")
+        plain = cls(uid=uid, gid=gid, launcher=() if setpriv is None else (setpriv, *ids, "--"))
         if plain._reaches(installation, folder):
             return plain
         # Below a private folder, such as root's home, nobody else may pass. The capability lets the account pass
         # without opening the folder to all other users, and costs no safety: whoever is root here could do more.
-        setpriv = shutil.which("setpriv")
         if setpriv is not None:
-            ids = (f"--reuid={uid}", f"--regid={gid}", "--clear-groups")
             # The secure bit makes access(2), with which PostgreSQL looks for its own programs, respect the capability.
             capability = ("--inh-caps=+dac_override", "--ambient-caps=+dac_override", "--securebits=+no_setuid_fixup")
             privileged = cls(uid=uid, gid=gid, launcher=(setpriv, *ids, *capability, "--"))

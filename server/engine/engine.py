@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from server.domain.due import DueJob
+from server.domain.handler import HandlerView
 from server.domain.job import AttemptRef
 from server.domain.outcome import Outcome
 from server.engine.adoption import Adoption
@@ -22,12 +23,14 @@ from server.engine.deadlines import Deadlines
 from server.engine.due_index import DueIndex
 from server.engine.ender import Ender
 from server.engine.failpoints import Failpoints
+from server.engine.firer import Firer
 from server.engine.keeper import Keeper
 from server.engine.liveness import Liveness
 from server.engine.loops import every
 from server.engine.ownership import Ownership
 from server.engine.parking import Parking
 from server.engine.ports import EngineStore, OutcomeUnknown, StoreUnavailable
+from server.engine.ports_firer import FirerStore
 from server.engine.reaper import Reaper
 from server.engine.registry import Registry, RunningEntry
 from server.engine.shard_runner import ShardRunner
@@ -41,7 +44,9 @@ log = logging.getLogger(__name__)
 class Engine:
     """Puts the engine's parts together and is their face to the API and the shard manager."""
 
-    def __init__(self, store: EngineStore, partition_of: Sequence[int], timings: EngineTimings) -> None:
+    def __init__(
+        self, store: EngineStore, firing: FirerStore, partition_of: Sequence[int], timings: EngineTimings
+    ) -> None:
         silence_s = 2 * timings.heartbeat.total_seconds() + 1.0
         self.timings = timings
         self.clock = DatabaseClock()
@@ -54,6 +59,13 @@ class Engine:
         self._store = store
         self._tasks: list[asyncio.Task[None]] = []
         self._give_backs: set[asyncio.Task[None]] = set()
+        self.firer = Firer(
+            store=firing,
+            ownership=self.ownership,
+            clock=self.clock,
+            on_jobs=self.jobs_added,
+            failpoints=self.failpoints,
+        )
         self.parking = Parking(store=store, ownership=self.ownership, pending=self.jobs_added)
         self.ender = Ender(
             store=store,
@@ -81,7 +93,7 @@ class Engine:
             index=self.index,
             adoption=self.adoption,
             started=self._shard_started,
-            stopped=lambda shard: None,
+            stopped=self._shard_stopped,
             give_back=self.give_back,
         )
         self.claimer = Claimer(
@@ -128,6 +140,7 @@ class Engine:
         loops = {
             "claimer": self.claimer.run(),
             "keeper": self.keeper.run(),
+            "firer": self.firer.run(),
             "leases": self.liveness.run(),
             "deadlines": self.deadlines.run(),
             "parking": self.parking.run(),
@@ -143,6 +156,7 @@ class Engine:
         """Wait until claims and results under way are through; shards have been stopped before."""
         for session in self.slots.sessions():
             session.link.send_drain(grace)
+        await self.firer.stop()
         await self.claimer.stop()
         await self.completer.settle(grace.total_seconds())
 
@@ -216,6 +230,10 @@ class Engine:
         """Return the owned shards, ascending."""
         return sorted(self.ownership.epochs)
 
+    def handler_view(self, handler_id: int) -> HandlerView:
+        """Return the connected workers of a handler."""
+        return HandlerView(*self.slots.view(handler_id))
+
     def handler_changed(self, handler_id: int, *, paused: bool) -> None:
         """A handler was paused or resumed."""
         if paused:
@@ -257,6 +275,10 @@ class Engine:
 
     def _shard_started(self, shard: int) -> None:
         self.keeper.look_at(self.ownership.partition_of[shard])
+        self.firer.shard_started(shard)
+
+    def _shard_stopped(self, shard: int) -> None:
+        self.firer.shard_stopped(shard)
 
     async def _tell_demand(self) -> None:
         for session in self.slots.sessions():
