@@ -154,6 +154,24 @@ async def test_a_server_that_is_not_there_is_unavailable(empty_database: str) ->
     await coordinator.close()
 
 
+async def test_a_server_that_accepts_and_never_answers_holds_no_call_beyond_its_deadline() -> None:
+    accepted: list[asyncio.StreamWriter] = []
+    mute = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
+    port = mute.sockets[0].getsockname()[1]
+    coordinator = PostgresCoordinator(f"host=127.0.0.1 port={port} dbname=none", deadline=IMPATIENT)
+    for _ in range(2):
+        began = time.monotonic()
+        with pytest.raises(CoordinatorUnavailable, match=r"no answer within 0\.3 s"):
+            await coordinator.join(A, ttl=TTL)
+        assert time.monotonic() - began < 5
+    assert len(accepted) == 2
+    await coordinator.close()
+    for writer in accepted:
+        writer.close()
+    mute.close()
+    await mute.wait_closed()
+
+
 async def test_closing_ends_a_call_in_progress(postgres_bench: PostgresBench) -> None:
     a = await joined(postgres_bench, A)
     async with await psycopg.AsyncConnection.connect(postgres_bench.dsn) as blocker:

@@ -9,13 +9,14 @@ from fractions import Fraction
 from typing import TypeVar
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_manager.assignment import MoveCause, Planned, plan
 from shard_manager.coordinator import Member, MemberState, Plan
 from shard_manager.errors import InvalidSetting, ShardCountMismatch
 
+unhurried = settings(deadline=None)
 K = TypeVar("K")
 V = TypeVar("V")
 UP, DRAINING, UNHEALTHY = MemberState.UP, MemberState.DRAINING, MemberState.UNHEALTHY
@@ -228,6 +229,7 @@ def test_pins_of_shards_that_do_not_exist_are_refused() -> None:
 # Properties.
 
 
+@unhurried
 @given(situations(), loads, pinnings, st.one_of(st.none(), st.integers(0, 10)))
 def test_every_shard_has_a_serving_owner_if_there_is_one(
     situation: tuple[list[Member], Plan | None, int],
@@ -249,6 +251,7 @@ def test_every_shard_has_a_serving_owner_if_there_is_one(
         assert pin not in serving or planned.plan.owners[shard] == pin
 
 
+@unhurried
 @given(situations(), loads, pinnings)
 def test_planning_again_changes_nothing(
     situation: tuple[list[Member], Plan | None, int], weights: dict[int, float], pins: dict[int, str]
@@ -261,6 +264,7 @@ def test_planning_again_changes_nothing(
     assert again.plan is first.plan
 
 
+@unhurried
 @given(situations(up_members), loads)
 def test_each_node_has_its_fair_share_rounded_down_or_up(
     situation: tuple[list[Member], Plan | None, int], weights: dict[int, float]
@@ -272,6 +276,7 @@ def test_each_node_has_its_fair_share_rounded_down_or_up(
         assert abs(have.get(member.node, 0) - Fraction(shards * member.weight, total)) < 1
 
 
+@unhurried
 @given(situations(up_members))
 def test_equal_nodes_differ_by_at_most_one_shard_after_the_fewest_moves(
     situation: tuple[list[Member], Plan | None, int],
@@ -296,6 +301,7 @@ def fewest_moves(previous: Plan | None, up: list[str], shards: int) -> int:
     return orphans + excess
 
 
+@unhurried
 @given(situations(), loads, pinnings, st.one_of(st.none(), st.integers(0, 10)), st.randoms())
 def test_the_order_of_members_and_mappings_does_not_matter(
     situation: tuple[list[Member], Plan | None, int],
@@ -327,6 +333,7 @@ def shuffled(mapping: Mapping[K, V], chance: random.Random) -> dict[K, V]:
     return dict(items)
 
 
+@unhurried
 @given(situations(), loads, st.integers(0, 10))
 def test_moves_say_what_changed_and_balance_keeps_to_its_limit(
     situation: tuple[list[Member], Plan | None, int], weights: dict[int, float], max_moves: int

@@ -3,13 +3,14 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard_manager.coordinator import MAX_SHARDS, Plan
 from shard_manager.errors import PlanCorrupt
 from shard_manager.plan_codec import decode, encode
 
+unhurried = settings(deadline=None)
 nodes = st.sampled_from(["a", "node-2", "10.0.0.1:7400", "ü"])
 
 
@@ -28,6 +29,7 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
+@unhurried
 @given(plans())
 def test_a_plan_survives_the_way_there_and_back(plan: Plan) -> None:
     assert decode(encode(plan)) == plan
