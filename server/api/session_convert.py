@@ -20,7 +20,6 @@ from server.domain.outcome import (
     Snoozed,
     TimedOut,
 )
-from server.domain.policies import Policies
 from shardwheel.v1 import worker_service_pb2 as pb
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -142,18 +141,3 @@ def _completed(message: pb.Completed, max_result_bytes: int) -> Outcome:
         return Failed("result_too_large", text, retryable=False)
     content_type = message.content_type.replace("\x00", "")[:200]
     return Completed(message.result, content_type)
-
-
-def registered_policies(registration: pb.HandlerRegistration) -> Policies:
-    """Return the default policies that a worker's registration of a handler gives."""
-    retry, limits = registration.retry, registration.timeouts
-    return Policies(
-        max_attempts=retry.max_attempts or None,
-        initial=span(retry.initial_delay) if retry.HasField("initial_delay") else None,
-        multiplier=retry.multiplier or None,
-        maximum=span(retry.max_delay) if retry.HasField("max_delay") else None,
-        non_retryable=tuple(retry.non_retryable_error_types) or None,
-        start=span(limits.start_timeout) if limits.HasField("start_timeout") else None,
-        attempt=span(limits.attempt_timeout) if limits.HasField("attempt_timeout") else None,
-        total=span(limits.total_timeout) if limits.HasField("total_timeout") else None,
-    )

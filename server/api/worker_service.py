@@ -11,6 +11,7 @@ from typing import Final, Protocol, TypeAlias
 import grpc
 
 from server.api import session_convert as convert
+from server.api.convert import policies_of
 from server.api.errors import AlreadyExists, InvalidRequest, NotFound
 from server.api.stream_link import StreamLink
 from server.api.validation import Problems, check_handler, check_namespace, check_retry, check_text, check_timeouts
@@ -110,7 +111,7 @@ class WorkerService(WorkerServiceServicer):
     async def _admit(self, hello: pb.Hello, link: StreamLink) -> tuple[WorkerSession, dict[str, int]]:
         namespace_name = _check_hello(hello)
         namespace = await self._catalog.namespace(namespace_name)
-        defaults = {one.handler: convert.registered_policies(one) for one in hello.handlers}
+        defaults = {one.handler: policies_of(one.retry, one.timeouts) for one in hello.handlers}
         handlers = await self._catalog.register_handlers(namespace.namespace_id, defaults)
         by_name = {name: handler.handler_id for name, handler in handlers.items()}
         for handler in handlers.values():

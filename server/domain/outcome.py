@@ -11,7 +11,6 @@ from enum import Enum
 from typing import TypeAlias, assert_never
 
 from server.domain.job import AttemptOutcome, AttemptRef, Backoff, JobState
-from server.domain.retry import RetryPolicy
 from server.domain.retry import delay as retry_delay
 
 MAX_ERROR_TYPE_CHARS = 200
@@ -223,20 +222,13 @@ def _unsuccessful(
         return _cancelled(facts.ref)
     error_type, message = clean(error_type, MAX_ERROR_TYPE_CHARS), clean(message, MAX_ERROR_MESSAGE_CHARS)
     if retryable and facts.attempt < facts.backoff.max_attempts and not _over_deadline(facts, now):
-        wait = retry_delay(_policy(facts.backoff), facts.attempt, draw(), retry_after)
-        return Requeue(ref=facts.ref, delay=wait, burn=True, error_type=error_type, message=message, outcome=kind)
+        wait = retry_delay(facts.backoff, facts.attempt, draw(), retry_after)
+        # A try that could start only after the deadline is not waited for.
+        if facts.deadline_at is None or now + wait < facts.deadline_at:
+            return Requeue(ref=facts.ref, delay=wait, burn=True, error_type=error_type, message=message, outcome=kind)
     if _over_deadline(facts, now) and kind is AttemptOutcome.TIMED_OUT:
         error_type, message = "total_timeout", "the job's total time is over"
     return Finish(ref=facts.ref, state=JobState.FAILED, error_type=error_type, message=message, outcome=kind)
-
-
-def _policy(backoff: Backoff) -> RetryPolicy:
-    return RetryPolicy(
-        max_attempts=backoff.max_attempts,
-        initial_delay=backoff.initial,
-        multiplier=backoff.multiplier,
-        max_delay=backoff.maximum,
-    )
 
 
 def clean(text: str, limit: int) -> str:
@@ -246,4 +238,4 @@ def clean(text: str, limit: int) -> str:
         half = (limit - 20) // 2
         text = f"{text[:half]}\n[… cut …]\n{text[-half:]}"
     text = text.encode("utf-8", "replace").decode("utf-8")
-    return "".join(c if c >= " " and c != "\x7f" or c in "\n\t" else "�" for c in text)
+    return "".join(c if (c >= " " and c != "\x7f") or c in "\n\t" else "�" for c in text)
