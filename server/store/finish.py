@@ -141,8 +141,7 @@ async def finish(database: Database, partition: int, finishes: Sequence[Finish])
 
 
 async def requeue(database: Database, partition: int, requeues: Sequence[Requeue]) -> list[Ended]:
-    """Give jobs back whose open claim is the given one and whose cancel was not asked for meanwhile; the others are left
-    out of the answer."""
+    """Give jobs back whose open claim is the given one, unless their cancel was asked for; the answer says which."""
     return [_ended(row) for row in await database.run(REQUEUE.on(partition), _requeue_params(requeues))]
 
 

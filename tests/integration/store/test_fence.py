@@ -1,0 +1,205 @@
+"""The fence: who may raise an epoch, and that a statement of a former owner does nothing at all."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import pytest
+
+from server.domain.ending import Recheck
+from server.domain.job import AttemptOutcome, DedupeKey, JobState
+from server.domain.outcome import Finish, Requeue
+from server.store import claim, finish, reap, shards
+from server.store.database import Database
+from server.store.errors import Unavailable
+from server.store.fence import FENCE
+from tests.integration.store.bench import INCARNATION, NODE, Bench, bench
+from tests.support.waiting import eventually
+
+OTHER = 12
+
+
+async def test_fence_in_raises_the_epoch_for_a_newer_token_only(store: Bench) -> None:
+    assert await shards.fence_in(store.database, [(0, 1, 2)], "node-2", OTHER) == {0: 2}
+    for generation, token in [(1, 2), (1, 1), (0, 99)]:
+        assert await shards.fence_in(store.database, [(0, generation, token)], "node-3", 13) == {}
+    # A new generation of the coordinator counts from anew.
+    assert await shards.fence_in(store.database, [(0, 2, 1)], "node-3", 13) == {0: 3}
+    row = (await shards.list_shards(store.database))[0]
+    assert (row.shard, row.epoch, row.owner, row.owner_incarnation) == (0, 3, "node-3", 13)
+
+
+async def test_fence_in_accepts_each_lease_for_itself(store: Bench) -> None:
+    await shards.fence_in(store.database, [(1, 1, 5)], "node-2", OTHER)
+    accepted = await shards.fence_in(store.database, [(2, 1, 4), (1, 1, 4), (0, 1, 4)], "node-3", 13)
+    assert accepted == {0: 2, 2: 2}
+
+
+async def test_fence_in_whose_answer_was_lost_is_read_back(store: Bench) -> None:
+    leases = [(0, 1, 2), (1, 1, 2)]
+    first = await shards.fence_in(store.database, leases, NODE, INCARNATION)
+    assert await shards.fence_in(store.database, leases, NODE, INCARNATION) == first == {0: 2, 1: 2}
+    # The same lease in other hands is nobody's: not even of a new incarnation of the same node.
+    assert await shards.fence_in(store.database, leases, NODE, OTHER) == {}
+
+
+async def test_fence_in_waits_for_a_fenced_statement_and_then_wins(store: Bench) -> None:
+    await store.submit()
+    async with await store.connect() as owner:
+        await owner.execute(b"WITH " + FENCE.encode() + b" SELECT * FROM me", ([0], [1]))
+        taking = asyncio.create_task(shards.fence_in(store.database, [(0, 1, 2)], "node-2", OTHER))
+        await eventually(store.waiting_for_locks, what="the fence-in waits")
+        assert not taking.done()
+        await owner.commit()
+        assert await taking == {0: 2}
+    result = await store.claim()
+    assert (result.jobs, result.live_shards, result.now) == ([], frozenset(), None)
+
+
+async def test_fenced_statement_waits_for_a_fence_in_and_then_finds_nothing(store: Bench) -> None:
+    [job_id] = await store.submit()
+    async with await store.connect() as other:
+        await other.execute("UPDATE shards SET epoch = epoch + 1 WHERE shard = 0")
+        claiming = asyncio.create_task(store.claim())
+        await eventually(store.waiting_for_locks, what="the claim waits")
+        await other.commit()
+    assert (await claiming).live_shards == frozenset()
+    assert (await store.row(job_id)).state == JobState.PENDING
+
+
+async def test_fence_in_gives_up_after_the_lock_timeout(database: str) -> None:
+    async with bench(database) as store:
+        await store.sql(
+            "ALTER ROLE CURRENT_USER IN DATABASE " + database.rpartition("/")[2] + " SET lock_timeout = '100ms'"
+        )
+    async with await store.connect() as owner:
+        await owner.execute("SELECT FROM shards WHERE shard = 0 FOR SHARE")
+        fresh = Database(database, hot_connections=1, api_connections=1)
+        await fresh.open()
+        try:
+            with pytest.raises(Unavailable, match="lock timeout"):
+                await shards.fence_in(fresh, [(0, 1, 2)], "node-2", OTHER)
+        finally:
+            await fresh.close()
+
+
+async def test_bump_is_for_the_owner_at_its_epoch(store: Bench) -> None:
+    assert await shards.bump(store.database, 0, 2, INCARNATION) is None
+    assert await shards.bump(store.database, 0, 1, OTHER) is None
+    assert await shards.bump(store.database, 0, 1, INCARNATION) == 2
+    assert await shards.bump(store.database, 0, 1, INCARNATION) is None
+    # The token stays: nobody with an older lease can come in between.
+    assert await shards.fence_in(store.database, [(0, 1, 1)], "node-2", OTHER) == {}
+
+
+async def test_bump_waits_for_a_claim_under_way(store: Bench) -> None:
+    """What a claim of unknown outcome has taken is certain once the epoch is raised."""
+    async with await store.connect() as claiming:
+        await claiming.execute(b"WITH " + FENCE.encode() + b" SELECT * FROM me", ([0], [1]))
+        bumping = asyncio.create_task(shards.bump(store.database, 0, 1, INCARNATION))
+        await eventually(store.waiting_for_locks, what="the bump waits")
+        await claiming.rollback()
+    assert await bumping == 2
+
+
+async def test_release_clears_only_ones_own(store: Bench) -> None:
+    await shards.fence_in(store.database, [(1, 1, 2)], "node-2", OTHER)
+    await shards.release(store.database, [0, 1], INCARNATION)
+    rows = await shards.list_shards(store.database)
+    assert [(row.owner, row.epoch) for row in rows[:3]] == [(None, 1), ("node-2", 2), (NODE, 1)]
+
+
+def test_epochs_of_leaves_out_what_is_not_held() -> None:
+    assert shards.epochs_of({3: 7, 1: 5}, [4, 3, 1, 3]) == [(1, 5), (3, 7)]
+
+
+STALE = [(0, 0)]
+FUTURE = [(0, 2)]
+
+
+def failed(job: Any) -> Finish:
+    outcome = AttemptOutcome.FAILED
+    return Finish(ref=job.ref, state=JobState.FAILED, error_type="E", message="m", outcome=outcome)
+
+
+def back(job: Any) -> Requeue:
+    return Requeue(ref=job.ref, delay=None, burn=False)
+
+
+Act: TypeAlias = Callable[[Bench, Any, list[tuple[int, int]]], Awaitable[object]]
+
+
+def finish_by(recheck: Recheck) -> Act:
+    return lambda store, job, epochs: finish.fenced_finish(store.database, 0, epochs, [failed(job)], recheck)
+
+
+def requeue_by(recheck: Recheck) -> Act:
+    return lambda store, job, epochs: finish.fenced_requeue(store.database, 0, epochs, [back(job)], recheck)
+
+
+# Each would act at once if its epoch were right; the last test of these makes sure of that.
+FENCED: dict[str, Act] = {
+    "claim": lambda store, job, epochs: claim.claim(store.database, 0, epochs, [store.probe()]),
+    "expire": lambda store, job, epochs: reap.expire(store.database, 0, epochs),
+    "unpark": lambda store, job, epochs: reap.unpark(store.database, 0, epochs, [(0, 1, "parked", 5)]),
+    "clean keys": lambda store, job, epochs: reap.clean_keys(store.database, 0, epochs),
+    **{f"finish {recheck.value}": finish_by(recheck) for recheck in Recheck},
+    **{f"requeue {recheck.value}": requeue_by(recheck) for recheck in Recheck},
+}
+
+
+async def prepare(store: Bench) -> Any:
+    """Something to do for every fenced statement: running over its time on a lost worker, due, late, parked, old."""
+    lost = await store.worker_named("lost", timedelta(0))
+    await store.submit(limits=store.job().limits)
+    [job] = (await store.claim(store.probe(1, workers=[lost]))).jobs
+    await store.sql("UPDATE jobs SET timeout_at = now() - interval '1 min' WHERE id = %s", job.job_id)
+    dedupe = DedupeKey(key="k", ttl=timedelta(0), content_hash=b"h")
+    [held] = await store.insert([store.job(dedupe=dedupe)])
+    await store.sql("DELETE FROM jobs WHERE id = %s", held.job_id)
+    await store.sql("UPDATE dedupe_keys SET expires_at = now() - interval '1 s', sweep_at = now() - interval '1 s'")
+    [late] = await store.submit()
+    await store.sql("UPDATE jobs SET expires_at = now() - interval '1 s' WHERE id = %s", late)
+    [parked] = await store.submit(concurrency_key="parked")
+    await store.sql("UPDATE jobs SET state = 2 WHERE id = %s", parked)
+    await store.submit()
+    return job
+
+
+async def everything(store: Bench) -> list[Any]:
+    tables = ("jobs", "dedupe_keys", "job_history", "attempts", "shards")
+    return [await store.sql(f"SELECT t::text FROM {table} t ORDER BY 1") for table in tables]
+
+
+async def test_statements_of_a_former_owner_do_nothing(store: Bench) -> None:
+    job = await prepare(store)
+    before = await everything(store)
+    for epochs in (STALE, FUTURE):
+        for name, act in FENCED.items():
+            await act(store, job, epochs)
+            assert await everything(store) == before, name
+
+
+@pytest.mark.parametrize("name", FENCED)
+async def test_the_same_statement_of_the_owner_acts(store: Bench, name: str) -> None:
+    job = await prepare(store)
+    before = await everything(store)
+    await FENCED[name](store, job, [(0, 1)])
+    assert await everything(store) != before
+
+
+async def test_only_the_shards_still_owned_are_served(store: Bench) -> None:
+    [mine] = await store.submit(shard=0)
+    [taken] = await store.submit(shard=1)
+    await shards.fence_in(store.database, [(1, 1, 2)], "node-2", OTHER)
+    result = await store.claim(store.probe(shard=0), store.probe(shard=1))
+    assert [job.job_id for job in result.jobs] == [mine]
+    assert result.live_shards == {0}
+    assert (await store.row(taken)).state == JobState.PENDING
+
+
+async def test_fence_takes_no_lock_on_other_shards(store: Bench) -> None:
+    async with await store.connect() as owner:
+        await owner.execute(b"WITH " + FENCE.encode() + b" SELECT * FROM me", ([0], [1]))
+        assert await shards.fence_in(store.database, [(1, 1, 2)], "node-2", OTHER) == {1: 2}
