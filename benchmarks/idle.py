@@ -70,8 +70,8 @@ async def _submit(runs: int, log: Path) -> list[float]:
                         raise
                     await asyncio.sleep(0.2)
                     begun = time.time()
-            sent[job.id] = begun
-            await client.wait(job.id)
+            sent[job.job_id] = begun
+            await client.wait(job.job_id)
             await asyncio.sleep(0.01)
     started = {}
     for line in log.read_text().splitlines():

@@ -13,6 +13,7 @@ class EngineShardHost:
     def __init__(self, runner: ShardRunner, store: ShardStore) -> None:
         self._runner = runner
         self._store = store
+        self._epochs: dict[int, int] = {}
 
     async def fence_in(self, leases: Sequence[Lease]) -> Mapping[int, int]:
         """Make each lease its shard's fence, if it is newer than the present one."""
@@ -20,6 +21,7 @@ class EngineShardHost:
 
     async def start(self, shard: int, epoch: int) -> None:
         """Serve a shard."""
+        self._epochs[shard] = epoch
         await self._runner.start(shard, epoch)
 
     async def stop(self, shard: int, *, graceful: bool) -> None:
@@ -28,4 +30,4 @@ class EngineShardHost:
 
     async def released(self, shards: Sequence[int]) -> None:
         """Clear the owner that is shown."""
-        await self._store.release_shards(shards)
+        await self._store.release_shards([(shard, self._epochs[shard]) for shard in shards if shard in self._epochs])

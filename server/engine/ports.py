@@ -132,8 +132,8 @@ class ShardStore(Protocol):
     async def bump(self, shard: int, epoch: int) -> int | None:
         """Raise the epoch of a shard this node owns, and so settle its statements under way; None if not owned."""
 
-    async def release_shards(self, shards: Sequence[int]) -> None:
-        """Clear the owner of shards that this node still owns."""
+    async def release_shards(self, epochs: Epochs) -> None:
+        """Clear the owner of each (shard, epoch) that this node still owns at that epoch."""
 
 
 class EngineStore(DueStore, EndingStore, RunningStore, WorkerStore, ShardStore, Protocol):

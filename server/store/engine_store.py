@@ -191,7 +191,7 @@ class PostgresEngineStore:
         async with _translated():
             return await shards.bump(self._database, shard, epoch, self._incarnation)
 
-    async def release_shards(self, shard_numbers: Sequence[int]) -> None:
+    async def release_shards(self, epochs: Epochs) -> None:
         """See `ShardStore`."""
         async with _translated():
-            await shards.release(self._database, shard_numbers, self._incarnation)
+            await shards.release(self._database, epochs, self._incarnation)

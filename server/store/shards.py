@@ -4,7 +4,7 @@ A node may fence in only with a lease token that is newer than the one stored; a
 node fence out the live owner. Each fence-in raises the epoch, and every fenced statement names the epoch it expects.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -43,8 +43,10 @@ RETURNING epoch
 
 RELEASE: Final = """
 WITH mine AS (
-    SELECT s.shard FROM shards s WHERE s.shard = ANY(%s::int4[]) AND s.owner_incarnation = %s
-    ORDER BY s.shard FOR UPDATE)
+    SELECT s.shard FROM unnest(%s::int4[], %s::int8[]) AS w(shard, epoch)
+    JOIN shards s ON s.shard = w.shard AND s.epoch = w.epoch
+    WHERE s.owner_incarnation = %s
+    ORDER BY s.shard FOR UPDATE OF s)
 UPDATE shards s SET owner = NULL, owner_incarnation = NULL FROM mine WHERE s.shard = mine.shard
 """
 
@@ -83,16 +85,12 @@ async def bump(database: Database, shard: int, epoch: int, incarnation: int) -> 
     return rows[0][0] if rows else None
 
 
-async def release(database: Database, shards: Sequence[int], incarnation: int) -> None:
-    """Clear the owner of shards that this node still owns."""
-    await database.run(RELEASE, (Int4Array(list(shards)), incarnation))
+async def release(database: Database, epochs: Sequence[tuple[int, int]], incarnation: int) -> None:
+    """Clear the owner of each (shard, epoch) that this node still owns at that epoch."""
+    shards, numbers = Int4Array([shard for shard, _ in epochs]), Int8Array([epoch for _, epoch in epochs])
+    await database.run(RELEASE, (shards, numbers, incarnation))
 
 
 async def list_shards(database: Database) -> list[ShardRow]:
     """Return all shards."""
     return [ShardRow(*row) for row in await database.run(LIST, api=True)]
-
-
-def epochs_of(held: Mapping[int, int], shards: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (shard, epoch) of those `shards` that are held, in ascending order."""
-    return [(shard, held[shard]) for shard in sorted(set(shards)) if shard in held]

@@ -105,13 +105,9 @@ async def test_bump_waits_for_a_claim_under_way(store: Bench) -> None:
 
 async def test_release_clears_only_ones_own(store: Bench) -> None:
     await shards.fence_in(store.database, [(1, 1, 2)], "node-2", OTHER)
-    await shards.release(store.database, [0, 1], INCARNATION)
+    await shards.release(store.database, [(0, 1), (1, 1), (2, 0)], INCARNATION)
     rows = await shards.list_shards(store.database)
     assert [(row.owner, row.epoch) for row in rows[:3]] == [(None, 1), ("node-2", 2), (NODE, 1)]
-
-
-def test_epochs_of_leaves_out_what_is_not_held() -> None:
-    assert shards.epochs_of({3: 7, 1: 5}, [4, 3, 1, 3]) == [(1, 5), (3, 7)]
 
 
 STALE = [(0, 0)]
