@@ -20,8 +20,8 @@ The numbers
                   run again, and count here; the table says whether there were others
     `early`       executions claimed, by the database's clock, or begun before the due time that the submit asked for
     `failed`      jobs that the cluster ended as failed or cancelled
-    `jobs_per_s`  jobs of the burst that were due at once and ran once, over the time from the first submit of the burst
-                  to the end of the last of them; an outage of the only node is part of it
+    `jobs_per_s`  jobs of the burst that were due at once and completed, over the time from the first submit of the
+                  burst to the kill, or without a kill to the end of the last of them
     `start_ms_p50`, `start_ms_p99`  start lateness in the quiet phase
     `recovered_ms`  from the kill to the end of the first execution that was claimed after it
 

@@ -59,14 +59,21 @@ class Cluster:
             if process.has_failed:
                 raise ProcessEnded(f"{process.name} has ended; the end of its output:\n{process.output_tail()}")
 
-    def kill(self, kind: Kill) -> tuple[str, bool]:
-        """Kill the first of a kind and start it again if it is the only one; return its name and whether it was."""
-        group = self._nodes if kind is Kill.NODE else self._workers
-        victim = group[0]
-        victim.kill()
-        if len(group) == 1:
-            victim.start()
-        return victim.name, len(group) == 1
+    def victim(self, kind: Kill) -> str:
+        """Return the name of what `kill` would kill."""
+        return self._group(kind)[0].name
+
+    def kill(self, kind: Kill) -> bool:
+        """Kill the first of a kind; start it again if it is the only one, and return whether that was done."""
+        group = self._group(kind)
+        group[0].kill()
+        if len(group) > 1:
+            return False
+        group[0].start()
+        return True
+
+    def _group(self, kind: Kill) -> list[DemoProcess]:
+        return self._nodes if kind is Kill.NODE else self._workers
 
     def _describe(self) -> None:
         draw = random.Random()

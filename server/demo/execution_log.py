@@ -7,6 +7,7 @@ fsync: whoever waits for `durable` is released by the first fsync that began aft
 import asyncio
 import os
 import threading
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,8 @@ from typing import Final
 import orjson
 
 COMPLETED: Final = "completed"
+# On a fast disk an fsync costs less than waking a thread for it, so it waits for company.
+_GATHER_S: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,8 @@ class ExecutionLog:
         while True:
             with self._work:
                 self._work.wait_for(lambda: self._waiting)
+            time.sleep(_GATHER_S)
+            with self._work:
                 group, self._waiting = self._waiting, []
             os.fsync(self._file)
             group[0].get_loop().call_soon_threadsafe(_release, group)

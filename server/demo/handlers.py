@@ -11,7 +11,7 @@ from worker_sdk.context import Context
 from worker_sdk.worker import Worker
 
 HANDLER: Final = "demo.work"
-SLOTS: Final = 100
+SLOTS: Final = 200
 LOG_VARIABLE: Final = "SHARDWHEEL_DEMO_LOG"
 """Names the worker's file."""
 

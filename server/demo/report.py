@@ -117,7 +117,7 @@ def account(
         lost=len(jobs) - completed,
         duplicates=sum(len(ran) - 1 for ran in repeated.values()),
         early=sum(_is_early(one, jobs[job]) for job, ran in executions.items() for one in ran),
-        jobs_per_s=_rate(jobs, executions),
+        jobs_per_s=_rate(jobs, executions, killing),
         start_ms_p50=percentile(lateness, 50),
         start_ms_p99=percentile(lateness, 99),
         killed=killing.kind if killing is not None else Kill.NONE,
@@ -149,16 +149,23 @@ def _is_early(one: Execution, job: SubmittedJob) -> bool:
     return job.due_at is not None and min(one.claimed_at, one.started_at) < job.due_at
 
 
-def _rate(jobs: Mapping[int, SubmittedJob], executions: Mapping[int, Sequence[Execution]]) -> float:
-    burst = [
-        (jobs[job].submitted_at, ran[0].ended_at)
+def _rate(
+    jobs: Mapping[int, SubmittedJob], executions: Mapping[int, Sequence[Execution]], killing: Killing | None
+) -> float:
+    submits = [job.submitted_at for job in jobs.values() if _counts_for_rate(job)]
+    ends = [
+        min(one.ended_at for one in ran if one.completed and one.ended_at is not None)
         for job, ran in executions.items()
-        if jobs[job].phase is Phase.BURST and jobs[job].due_at is None and len(ran) == 1 and ran[0].ended_at is not None
+        if _counts_for_rate(jobs[job]) and any(one.completed for one in ran)
     ]
-    if not burst:
+    if not ends:
         return 0.0
-    seconds = max(ended for _, ended in burst) - min(submitted for submitted, _ in burst)
-    return round(len(burst) / max(seconds, 0.001), 1)
+    until = killing.at if killing is not None else max(ends)
+    return round(sum(end <= until for end in ends) / max(until - min(submits), 0.001), 1)
+
+
+def _counts_for_rate(job: SubmittedJob) -> bool:
+    return job.phase is Phase.BURST and job.due_at is None
 
 
 def _first_after(executions: Mapping[int, Sequence[Execution]], killing: Killing | None) -> float | None:

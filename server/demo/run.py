@@ -103,12 +103,11 @@ class _Demo:
             for number in range(jobs)
         ]
         self._view.event(f"burst: {jobs} jobs, {delays.count(None)} of them due at once")
-        before = self._tally.completed
-        half = delays.count(None) // 2
+        half = self._tally.completed + delays.count(None) // 2
         submitting = asyncio.create_task(self._submitter.submit(Phase.BURST, delays))
         try:
             if self._settings.kill is not Kill.NONE:
-                await self._until(lambda: self._tally.completed - before >= half or _failed(submitting))
+                await self._until(lambda: _has_failed(submitting) or self._is_time_to_kill(half))
                 self._kill()
             await self._until(submitting.done)
         finally:
@@ -116,13 +115,19 @@ class _Demo:
             await asyncio.gather(submitting, return_exceptions=True)
         submitting.result()
 
+    def _is_time_to_kill(self, half: int) -> bool:
+        if self._tally.completed < half:
+            return False
+        # A worker that happens to wait for jobs at this instant would not be missed.
+        busy = self._tally.running[self._cluster.victim(Kill.WORKER)] > 0
+        return busy or self._settings.kill is not Kill.WORKER or self._all_completed()
+
     def _kill(self) -> None:
-        at = time.time()
-        name, again = self._cluster.kill(self._settings.kill)
+        name, at = self._cluster.victim(self._settings.kill), time.time()
+        started_again = self._cluster.kill(self._settings.kill)
         self._killing = Killing(kind=self._settings.kill, name=name, at=at)
-        self._view.event(
-            f"kill -9 of {name} after {self._tally.completed} jobs" + ("; started again at once" if again else "")
-        )
+        more = "; started again at once" if started_again else ""
+        self._view.event(f"kill -9 of {name} after {self._tally.completed} jobs{more}")
 
     def _all_completed(self) -> bool:
         return self._tally.completed >= len(self._submitter.jobs)
@@ -154,5 +159,5 @@ class _Demo:
         self._view.progress(submitted=len(self._submitter.jobs), completed=self._tally.completed)
 
 
-def _failed(task: "asyncio.Task[None]") -> bool:
+def _has_failed(task: "asyncio.Task[None]") -> bool:
     return task.done() and task.exception() is not None

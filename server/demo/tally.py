@@ -1,5 +1,6 @@
 """What the execution logs say, job by job."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from server.demo.execution_log import COMPLETED, End, Start
@@ -30,12 +31,15 @@ class Tally:
         self._executions: dict[int, list[Execution]] = {}
         self.completed = 0
         """Jobs with at least one completed execution."""
+        self.running: Counter[str] = Counter()
+        """Executions by worker that have not ended, those of killed workers included."""
 
     def add(self, record: Start | End) -> None:
         """Take in one line."""
         executions = self._executions.setdefault(record.job, [])
         match record:
             case Start():
+                self.running[record.worker] += 1
                 executions.append(
                     Execution(
                         worker=record.worker,
@@ -57,5 +61,6 @@ class Tally:
                 if end.outcome == COMPLETED and not any(other.completed for other in executions):
                     self.completed += 1
                 one.ended_at, one.outcome = end.ended_at, end.outcome
+                self.running[end.worker] -= 1
                 return
         raise ValueError(f"job {end.job}, claim {end.claim} has ended on {end.worker} without having started")

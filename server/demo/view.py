@@ -86,7 +86,11 @@ def _rows(report: Report) -> list[tuple[str, str, str]]:
         ("lost", str(report.lost), "never ran to their end"),
         ("duplicates", str(report.duplicates), _duplicates(report)),
         ("early", str(report.early), "started before they were due"),
-        ("jobs per second", f"{report.jobs_per_s:,.0f}", "in the burst"),
+        (
+            "jobs per second",
+            f"{report.jobs_per_s:,.0f}",
+            "in the burst, until the kill" if report.victim else "in the burst",
+        ),
         ("start, p50", _ms(report.start_ms_p50), "after the due time, on the idle cluster"),
         ("start, p99", _ms(report.start_ms_p99), "the same"),
     ]
