@@ -1,6 +1,7 @@
 """Runs the attempts of one async handler in an event loop and thread of its own."""
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -14,9 +15,16 @@ from worker_sdk.outcomes import CancelReason, Outcome
 Report = Callable[[Attempt, Outcome], None]
 """Takes the outcome of an attempt. Called from the runner's thread; must not block."""
 
+# A lane gives way to the other tasks of the loop after this many attempts that never waited.
+_LANE_ATTEMPTS = 50
+
 
 class AsyncRunner:
     """At most `max_concurrency` attempts at a time; more of them wait in line.
+
+    Attempts run in tasks called lanes. A lane takes one attempt after the other, for a task of its own costs more than
+    a short handler; as soon as an attempt waits for something, another lane takes over the line. A lane ends after an
+    attempt that was cancelled or that has changed context variables, so that no attempt sees a trace of another.
 
     A handler that blocks its event loop delays the attempts of this handler only.
     """
@@ -25,8 +33,9 @@ class AsyncRunner:
         self.definition = definition
         self._middleware = middleware
         self._report = report
-        self._running: dict[Attempt, asyncio.Task[None]] = {}
         self._waiting: deque[Attempt] = deque()
+        self._lanes: set[asyncio.Task[None]] = set()
+        self._lanes_are_coming = False
         self._thread = LoopThread(f"shardwheel-{definition.name}")
 
     def submit(self, attempts: Sequence[Attempt]) -> None:
@@ -51,27 +60,40 @@ class AsyncRunner:
         return self._thread.stop(timeout_s)
 
     def _admit(self, attempts: Sequence[Attempt]) -> None:
-        free = self.definition.max_concurrency - len(self._running)
-        for attempt in attempts:
-            if free > 0:
-                free -= 1
-                self._start(attempt)
-            else:
-                self._waiting.append(attempt)
+        self._waiting.extend(attempts)
+        self._open_lanes()
 
-    def _start(self, attempt: Attempt) -> None:
-        self._running[attempt] = asyncio.get_running_loop().create_task(self._run(attempt))
+    def _open_lanes(self) -> None:
+        """Open a lane, or as many as are held up already: if those wait, the next ones probably will."""
+        self._lanes_are_coming = False
+        held_up = len(self._lanes)
+        for _ in range(min(len(self._waiting), self.definition.max_concurrency - held_up, max(1, held_up))):
+            lane = asyncio.get_running_loop().create_task(self._run_lane())
+            self._lanes.add(lane)
+            lane.add_done_callback(self._lane_ended)
 
-    async def _run(self, attempt: Attempt) -> None:
-        # Only now: a task that is cancelled before its first step would end without an outcome. An attempt that is
-        # told to stop before this line finds its reason by itself.
-        attempt.task = asyncio.current_task()
-        outcome = await execute_async(attempt, self._middleware)
-        attempt.task = None
-        del self._running[attempt]
-        self._report(attempt, outcome)
-        if self._waiting and len(self._running) < self.definition.max_concurrency:
-            self._start(self._waiting.popleft())
+    def _lane_ended(self, lane: "asyncio.Task[None]") -> None:
+        self._lanes.discard(lane)
+        if self._waiting:
+            self._open_lanes()
+
+    async def _run_lane(self) -> None:
+        task = asyncio.current_task()
+        untouched = contextvars.copy_context()
+        for _ in range(_LANE_ATTEMPTS):
+            if not self._waiting:
+                return
+            attempt = self._waiting.popleft()
+            if self._waiting and not self._lanes_are_coming:
+                # They come to their turn when this lane first waits for something.
+                self._lanes_are_coming = True
+                asyncio.get_running_loop().call_soon(self._open_lanes)
+            attempt.task = task
+            outcome = await execute_async(attempt, self._middleware)
+            attempt.task = None
+            self._report(attempt, outcome)
+            if task is None or task.cancelling() or contextvars.copy_context() != untouched:
+                return
 
     def _cancel(self, attempt: Attempt) -> None:
         if attempt.task is not None:

@@ -15,6 +15,8 @@ from decimal import Decimal
 
 from worker_sdk.errors import PayloadError
 
+_parse = json.JSONDecoder().decode
+
 
 def dump_json(value: object) -> bytes:
     """Return the value as compact JSON in UTF-8. Raises `PayloadError` if it has no JSON form."""
@@ -32,7 +34,8 @@ def dump_json(value: object) -> bytes:
 def load_json(data: bytes) -> object:
     """Return the plain value of a JSON text. Raises `PayloadError` if it is none."""
     try:
-        value: object = json.loads(data)
+        # Faster than json.loads, which looks for the encoding first.
+        value: object = _parse(data.decode())
     except (ValueError, RecursionError) as error:
         raise PayloadError(f"payload is not JSON: {error}") from error
     return value

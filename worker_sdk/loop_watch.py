@@ -5,10 +5,22 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 
+from worker_sdk import execution
 from worker_sdk.async_runner import AsyncRunner
 
 _log = logging.getLogger("worker_sdk")
+
+
+class _Question:
+    """Asks a loop for a sign of life."""
+
+    def __init__(self, asked_at: float) -> None:
+        self.asked_at = asked_at
+        self.thread: int | None = None
+        self.answered = False
+        self.warned = False
 
 
 class LoopWatch:
@@ -19,39 +31,39 @@ class LoopWatch:
         self._runner = runner
         self._patience_s = patience_s
         self._clock = clock
-        self._asked_at: float | None = None
-        self._thread: int | None = None
-        self._warned = False
+        self._question: _Question | None = None
 
     def look(self) -> None:
         """Ask the loop for a sign of life, or judge how long it has owed one. To be called again and again."""
-        if self._asked_at is None:
-            self._asked_at = self._clock()
-            self._thread = self._runner.probe(self._answered)
+        question = self._question
+        if question is None or question.answered:
+            self._question = question = _Question(self._clock())
+            question.thread = self._runner.probe(partial(self._answer, question))
             return
-        silence = self._clock() - self._asked_at
-        if silence >= self._patience_s and not self._warned:
-            self._warned = True
+        silence = self._clock() - question.asked_at
+        if silence >= self._patience_s and not question.warned:
             _log.warning(
                 "event loop blocked: handler %r has not let it run for %.1f s; await instead of blocking, or make the"
                 " handler a plain function, which runs in threads. It is here:\n%s",
                 self._runner.definition.name,
                 silence,
-                _stack(self._thread),
+                _place(question.thread),
             )
+            question.warned = True
 
-    def _answered(self) -> None:
-        """Take the sign of life. Runs in the watched loop."""
-        if self._warned and self._asked_at is not None:
-            _log.warning(
-                "event loop of handler %r runs again, after %.1f s",
-                self._runner.definition.name,
-                self._clock() - self._asked_at,
-            )
-        self._warned = False
-        self._asked_at = None
+    def _answer(self, question: _Question) -> None:
+        """Give the sign of life. Runs in the watched loop."""
+        question.answered = True
+        if question.warned:
+            silence = self._clock() - question.asked_at
+            _log.warning("event loop of handler %r runs again, after %.1f s", self._runner.definition.name, silence)
 
 
-def _stack(thread: int | None) -> str:
+def _place(thread: int | None) -> str:
+    """Return the stack of a thread, from the handler on."""
     frame = sys._current_frames().get(thread) if thread is not None else None
-    return "".join(traceback.format_stack(frame)) if frame is not None else "(unknown)"
+    if frame is None:
+        return "(unknown)"
+    stack = traceback.extract_stack(frame)
+    ours = [position for position, entry in enumerate(stack) if entry.filename == execution.__file__]
+    return "".join(traceback.format_list(stack[ours[-1] + 1 :] if ours else stack)).rstrip()
