@@ -16,6 +16,7 @@ from server.store.arrays import BoolArray, ByteaArray, Int2Array, Int4Array, Int
 from server.store.database import Database, Row, Statement
 from server.store.fence import FENCE
 from server.store.insert import milliseconds
+from server.store.partitions import run_history
 
 # `state + 0`: no partial index fits, so that whatever the statistics say, rows are found by their ids alone.
 _RECHECKS: Final[dict[Recheck, LiteralString]] = {
@@ -137,12 +138,12 @@ STILL_THERE: Final = Statement("SELECT j.id FROM unnest(%s::int8[]) AS w(id) JOI
 
 async def finish(database: Database, partition: int, finishes: Sequence[Finish]) -> list[Ended]:
     """Move jobs to the history whose open claim is the given one; the others are left out of the answer."""
-    return [_ended(row) for row in await database.run(FINISH.on(partition), _finish_params(finishes))]
+    return [_ended(row) for row in await run_history(database, FINISH.on(partition), _finish_params(finishes))]
 
 
 async def requeue(database: Database, partition: int, requeues: Sequence[Requeue]) -> list[Ended]:
     """Give jobs back whose open claim is the given one, unless their cancel was asked for; the answer says which."""
-    return [_ended(row) for row in await database.run(REQUEUE.on(partition), _requeue_params(requeues))]
+    return [_ended(row) for row in await run_history(database, REQUEUE.on(partition), _requeue_params(requeues))]
 
 
 async def fenced_finish(
@@ -155,7 +156,7 @@ async def fenced_finish(
 ) -> FencedEnds:
     """Like `finish`, fenced, and only for rows that still meet `recheck` (TIMED_OUT: for at least `grace`)."""
     params = (*_fence_params(epochs), *_finish_params(finishes), *_recheck_params(recheck, grace))
-    return _fenced_ends(await database.run(FENCED_FINISH[recheck].on(partition), params))
+    return _fenced_ends(await run_history(database, FENCED_FINISH[recheck].on(partition), params))
 
 
 async def fenced_requeue(
@@ -168,7 +169,7 @@ async def fenced_requeue(
 ) -> FencedEnds:
     """Like `requeue`, fenced, and only for rows that still meet `recheck` (TIMED_OUT: for at least `grace`)."""
     params = (*_fence_params(epochs), *_requeue_params(requeues), *_recheck_params(recheck, grace))
-    return _fenced_ends(await database.run(FENCED_REQUEUE[recheck].on(partition), params))
+    return _fenced_ends(await run_history(database, FENCED_REQUEUE[recheck].on(partition), params))
 
 
 async def load_facts(

@@ -13,6 +13,7 @@ from server.store.arrays import ByteaArray, Int4Array, Int8Array, TextArray
 from server.store.database import Database, Row, Statement
 from server.store.fence import FENCE
 from server.store.finish import facts_of
+from server.store.partitions import run_history
 
 PAGE: Final = 500
 
@@ -162,7 +163,7 @@ async def expire(
     database: Database, partition: int, epochs: Sequence[tuple[int, int]]
 ) -> tuple[list[int], frozenset[int]]:
     """Fail pending jobs whose time is over; return their ids, and the shards that still were ours."""
-    rows = await database.run(EXPIRE.on(partition), (*_fence_params(epochs), PAGE))
+    rows = await run_history(database, EXPIRE.on(partition), (*_fence_params(epochs), PAGE))
     return [job_id for _, job_id in rows if job_id is not None], frozenset(shard for shard, _ in rows)
 
 
