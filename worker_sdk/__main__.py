@@ -14,6 +14,7 @@ from worker_sdk.errors import ApiError, ConfigurationError
 from worker_sdk.worker import Worker
 
 EXIT_REFUSED = 2
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,12 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--namespace", help="namespace whose jobs to run")
     parser.add_argument("--name", help="unique name of this worker; host name and process id by default")
     parser.add_argument("--grace", type=float, metavar="SECONDS", help="time for jobs to finish after SIGTERM; 30")
-    parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO, WARNING or ERROR; INFO by default")
+    parser.add_argument("--log-level", default="INFO", choices=_LEVELS, help="INFO by default")
     options = parser.parse_args(arguments)
-    try:
-        logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    except ValueError as error:
-        parser.error(f"--log-level: {error}")
+    logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(message)s")
     try:
         worker = load_worker(options.worker)
         worker.configure(address=options.address, namespace=options.namespace, name=options.name, grace=options.grace)

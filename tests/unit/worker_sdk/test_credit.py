@@ -163,7 +163,7 @@ class Slots(RuleBasedStateMachine):
             assert sum(self.nodes[node].credit for node in open_nodes) == max(self.LIMIT - elsewhere, used)
 
 
-Slots.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Slots.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 TestSlots = Slots.TestCase
 
 
