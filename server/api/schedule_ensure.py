@@ -50,9 +50,9 @@ class Ensuring:
         self._prune = prune
 
     @property
-    def names(self) -> list[str]:
-        """The names of the request."""
-        return [draft.name for draft in self._drafts]
+    def names(self) -> dict[str, int | None]:
+        """The names of the request, with the sizes of the payloads."""
+        return {draft.name: len(draft.definition.job.payload) for draft in self._drafts}
 
     def decide(self, now: datetime, existing: Mapping[str, StoredSchedule]) -> list[ScheduleChange]:
         """Return what is to become of each schedule. Raise InvalidRequest naming all that cannot be changed so."""

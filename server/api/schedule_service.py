@@ -120,7 +120,7 @@ class ScheduleService(ScheduleServiceServicer):
                 {"namespace": name, "schedule": draft.name},
             )
 
-        return await self._change(namespace, draft.name, decide)
+        return await self._change(namespace, draft.name, len(draft.definition.job.payload), decide)
 
     async def GetSchedule(self, request: messages.GetScheduleRequest, context: Context) -> Schedule:
         """Return a schedule."""
@@ -234,7 +234,7 @@ class ScheduleService(ScheduleServiceServicer):
                 raise _not_found(namespace, request.name)
             return [resume(existing[request.name], now)]
 
-        return await self._change(namespace, request.name, decide)
+        return await self._change(namespace, request.name, None, decide)
 
     async def TriggerSchedule(
         self, request: messages.TriggerScheduleRequest, context: Context
@@ -326,11 +326,11 @@ class ScheduleService(ScheduleServiceServicer):
                 refused = InvalidInput(f"spec.{error.field}", error.value, error.reason)
                 raise InvalidRequest([refused]) from error
 
-        return await self._change(namespace, stored.name, decide)
+        return await self._change(namespace, stored.name, len(draft.definition.job.payload), decide)
 
-    async def _change(self, namespace: Namespace, name: str, decide: Decide) -> Schedule:
-        """Change one schedule and return it."""
-        changed = await self._changes.change(namespace.namespace_id, namespace.name, [name], decide)
+    async def _change(self, namespace: Namespace, name: str, size: int | None, decide: Decide) -> Schedule:
+        """Change one schedule and return it; `size` is that of the new payload, None if it stays."""
+        changed = await self._changes.change(namespace.namespace_id, namespace.name, {name: size}, decide)
         self._tell(changed)
         found = await self._store.read([schedule_id for _, schedule_id in changed])
         if not found:

@@ -29,26 +29,41 @@ from server.store.database import Connection, Database, Statement
 from server.store.errors import Unavailable
 from server.store.insert import IdBlock
 from server.store.schedule_documents import job_to_document, timing_to_document
-from server.store.schedules import READ, end_of_prefix, stored_schedule
+from server.store.schedules import COLUMNS, end_of_prefix, stored_schedule
 
 Cursor: TypeAlias = AsyncCursor[Any]
 T = TypeVar("T")
 
 # What is to become of schedules: from the database clock and the existing ones by name.
 Decide: TypeAlias = Callable[[datetime, Mapping[str, StoredSchedule]], Sequence[ScheduleChange]]
+# Names of schedules, each with the size of the payload that its own is compared with; None if it is needed as it is.
+# A payload of another size is shown to `Decide` as some payload that differs.
+Named: TypeAlias = Mapping[str, int | None]
 
 # Schedules that one change may delete by a prefix.
 MAX_PRUNED: Final = 5000
 _ROUNDS: Final = 5
+# The size of no payload.
+_NO_SIZE: Final = -1
 
 WITH_PREFIX: Final = """
 SELECT name FROM schedule_names
 WHERE namespace_id = %s AND name >= %s AND (%s::text IS NULL OR name < %s::text) LIMIT %s::int8
 """
 LOCK_NAMES: Final = """
-SELECT schedule_id FROM schedule_names WHERE namespace_id = %s AND name = ANY (%s::text[]) ORDER BY name FOR UPDATE
+SELECT name, schedule_id FROM schedule_names
+WHERE namespace_id = %s AND name = ANY (%s::text[]) ORDER BY name FOR UPDATE
 """
-LOCK_SCHEDULES: Final = READ + " ORDER BY s.id FOR UPDATE OF s"
+# A payload is only read if it may be the same as the new one, which a size tells; else one that differs stands for it.
+LOCK_SCHEDULES: Final = (
+    "SELECT "
+    + COLUMNS
+    + """, CASE WHEN w.size IS NULL OR octet_length(s.payload) = w.size THEN s.payload
+                WHEN w.size = 0 THEN '?'::bytea ELSE ''::bytea END
+    FROM unnest(%s::int8[], %s::int4[], %s::int4[]) AS w(id, shard, size)
+    JOIN schedules s ON s.id = w.id AND s.shard = w.shard
+    ORDER BY s.id FOR UPDATE OF s"""
+)
 TAKE_NAMES: Final = """
 INSERT INTO schedule_names (namespace_id, name, schedule_id, handler_id)
 SELECT %s, w.name, w.id, w.handler_id
@@ -119,9 +134,9 @@ class ScheduleChanges:
         self._shards = len(partition_of)
 
     async def change(
-        self, namespace_id: int, namespace: str, names: Sequence[str], decide: Decide, *, prune_prefix: str = ""
+        self, namespace_id: int, namespace: str, names: Named, decide: Decide, *, prune_prefix: str = ""
     ) -> list[tuple[ScheduleChange, int]]:
-        """Lock the schedules of these names (and of all that start with `prune_prefix`), decide, apply all or nothing.
+        """Lock the schedules of `names` (and of all that start with `prune_prefix`), decide, apply all or nothing.
 
         `decide` may be called several times. Return its decisions, each with the id of the schedule. Whatever `decide`
         raises is passed on, with nothing changed. Raise TooManyPruned.
@@ -134,7 +149,7 @@ class ScheduleChanges:
         raise Unavailable("the names of the schedules are being created and deleted all the time")
 
     async def dry_run(
-        self, namespace_id: int, names: Sequence[str], decide: Decide, *, prune_prefix: str = ""
+        self, namespace_id: int, names: Named, decide: Decide, *, prune_prefix: str = ""
     ) -> list[ScheduleChange]:
         """Return what `change` would do."""
 
@@ -146,7 +161,7 @@ class ScheduleChanges:
         return await self._database.transact(work)
 
     async def _change(
-        self, namespace_id: int, namespace: str, names: Sequence[str], decide: Decide, prune_prefix: str
+        self, namespace_id: int, namespace: str, names: Named, decide: Decide, prune_prefix: str
     ) -> list[tuple[ScheduleChange, int]]:
         sequences = await self._ids.take(len(names))
 
@@ -198,21 +213,23 @@ def shard_of_schedule(shards: int, namespace: str, creation: Creation) -> int:
 
 
 async def _lock(
-    cursor: Cursor, namespace_id: int, names: Sequence[str], prune_prefix: str
+    cursor: Cursor, namespace_id: int, names: Named, prune_prefix: str
 ) -> tuple[datetime, dict[str, StoredSchedule]]:
     """Lock names and schedules; return the database clock and the schedules that exist."""
-    wanted = set(names)
+    wanted: dict[str, int | None] = dict(names)
     if prune_prefix:
         high = end_of_prefix(prune_prefix)
         limit = MAX_PRUNED + len(names) + 1
         await cursor.execute(WITH_PREFIX, (namespace_id, prune_prefix, high, high, limit))
-        pruned = {name for (name,) in await cursor.fetchall()} - wanted
+        pruned = {name: _NO_SIZE for (name,) in await cursor.fetchall() if name not in wanted}
         if len(pruned) > MAX_PRUNED:
             raise TooManyPruned(prune_prefix)
         wanted |= pruned
     await cursor.execute(LOCK_NAMES, (namespace_id, TextArray(sorted(wanted))))
-    ids = [schedule_id for (schedule_id,) in await cursor.fetchall()]
-    await cursor.execute(LOCK_SCHEDULES, (Int8Array(ids), Int4Array([shard_of_id(number) for number in ids])))
+    rows = await cursor.fetchall()
+    ids = Int8Array([schedule_id for _, schedule_id in rows])
+    shards = Int4Array([shard_of_id(schedule_id) for _, schedule_id in rows])
+    await cursor.execute(LOCK_SCHEDULES, (ids, shards, Int4Array([wanted[name] for name, _ in rows])))
     found = [stored_schedule(row, {}) for row in await cursor.fetchall()]
     await cursor.execute("SELECT now()")
     row = await cursor.fetchone()

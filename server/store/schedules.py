@@ -23,7 +23,7 @@ from server.store.schedule_firing import JOB_COLUMNS, JOB_CONFLICT, JOB_SOURCES,
 
 COLUMNS: Final[LiteralString] = """s.id, s.namespace_id, s.name, s.handler_id, s.version, s.paused, s.pause_note,
     s.next_fire_at, s.last_fired_at, s.last_job_id, s.fired_count, s.skipped_counts, s.created_at, s.updated_at,
-    s.overlap, s.catch_up, s.catch_up_window_ms, s.jitter_ms, s.start_at, s.end_at, s.timing, s.job, s.payload"""
+    s.overlap, s.catch_up, s.catch_up_window_ms, s.jitter_ms, s.start_at, s.end_at, s.timing, s.job"""
 
 FIND: Final = "SELECT schedule_id FROM schedule_names WHERE namespace_id = %s AND name = %s"
 
@@ -42,7 +42,8 @@ ORDER BY name LIMIT %s::int8
 READ: Final = (
     "SELECT "
     + COLUMNS
-    + " FROM unnest(%s::int8[], %s::int4[]) AS w(id, shard) JOIN schedules s ON s.id = w.id AND s.shard = w.shard"
+    + """, s.payload
+    FROM unnest(%s::int8[], %s::int4[]) AS w(id, shard) JOIN schedules s ON s.id = w.id AND s.shard = w.shard"""
 )
 
 # Ids are in order of time only roughly, hence the look at several.
@@ -173,7 +174,7 @@ def end_of_prefix(prefix: str) -> str | None:
 
 
 def stored_schedule(row: Row, outcomes: Mapping[int, int]) -> StoredSchedule:
-    """Return the schedule of a row of `COLUMNS`; `outcomes` are the states of latest jobs by schedule."""
+    """Return the schedule of a row of `COLUMNS` and a payload; `outcomes` are states of latest jobs by schedule."""
     (schedule_id, namespace_id, name, handler_id, version, paused, pause_note, next_fire_at, last_fired_at, last_job_id,
      fired_count, skipped_counts, created_at, updated_at, overlap, catch_up, window_ms, jitter_ms, start_at, end_at,
      timing, job, payload) = row  # fmt: skip

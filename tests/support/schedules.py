@@ -70,7 +70,7 @@ class Bench:
         def decide(now: datetime, existing: object) -> list[Creation | Unchanged]:
             return [create(ScheduleDraft(name=name, definition=definition), now) for name in names]
 
-        changed = await self.changes.change(self.namespace_id, NAMESPACE, names, decide)
+        changed = await self.changes.change(self.namespace_id, NAMESPACE, dict.fromkeys(names), decide)
         return await self.schedules.read([schedule_id for _, schedule_id in changed])
 
     async def get(self, name: str) -> StoredSchedule:

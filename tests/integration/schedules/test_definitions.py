@@ -357,6 +357,16 @@ async def test_ensure_creates_updates_leaves_alone_and_prunes(api: Api) -> None:
     assert (await api.bench.get("other")).version == 1
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [(b"", b"?"), (b"?", b""), (b"", b""), (b"ab", b"ac"), (b"x" * 9000, b"x" * 9000)]
+)
+async def test_a_payload_of_any_size_is_compared_as_it_is(api: Api, old: bytes, new: bytes) -> None:
+    await api.stub.EnsureSchedules(ensure({"s": cron_spec(payload=old)}))
+    response = await api.stub.EnsureSchedules(ensure({"s": cron_spec(payload=new)}))
+    assert changes(response) == {"s": "UNCHANGED" if old == new else "UPDATED"}
+    assert (await api.bench.get("s")).definition.job.payload == new
+
+
 async def test_ensure_is_all_or_nothing(api: Api) -> None:
     plan = {"good": cron_spec(), "worse": cron_spec("* * * *"), "bad name": interval_spec(0.5)}
     answer = await refused(api.stub.EnsureSchedules(ensure(plan)))
