@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib import metadata
 from typing import Final
@@ -17,12 +18,14 @@ from server.cluster_view import ManagerClusterView
 from server.config import NodeConfig
 from server.engine.engine import Engine
 from server.engine.loops import every
+from server.engine.ports import OutcomeUnknown, StoreUnavailable
 from server.maintenance import EVERY, Maintenance
 from server.shard_host import EngineShardHost
 from server.store import workers
 from server.store.catalog import Catalog
 from server.store.database import Database
 from server.store.engine_store import PostgresEngineStore
+from server.store.errors import Unavailable, UnknownOutcome
 from server.store.insert import IdBlock
 from server.store.migrate import check_schema
 from server.store.partitions import Retention
@@ -167,7 +170,21 @@ class Node:
         maintenance = Maintenance(self.database, retention)
         loops = {
             "shard-manager": self.manager.run(),
-            "maintenance": every(EVERY.total_seconds(), "maintenance", maintenance.run_once),
-            "catalog": every(CATALOG_REFRESH_S, "catalog", self._refresh_catalog),
+            "maintenance": every(EVERY.total_seconds(), "maintenance", _step(maintenance.run_once)),
+            "catalog": every(CATALOG_REFRESH_S, "catalog", _step(self._refresh_catalog)),
         }
         return [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
+
+
+def _step(work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    """Return `work` with errors that a loop knows: it waits for an absent database without a traceback each time."""
+
+    async def step() -> None:
+        try:
+            await work()
+        except Unavailable as error:
+            raise StoreUnavailable(str(error)) from error
+        except UnknownOutcome as error:
+            raise OutcomeUnknown(str(error)) from error
+
+    return step
