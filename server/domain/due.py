@@ -34,8 +34,12 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """The claimed jobs, the shards that still were ours, and the database clock."""
+    """The claimed jobs, the shards that still were ours, and the database clock.
+
+    `parked` counts jobs that were found due but put aside behind their concurrency key.
+    """
 
     jobs: list[ClaimedJob]
     live_shards: frozenset[int]
     now: datetime | None
+    parked: int = 0

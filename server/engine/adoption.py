@@ -25,7 +25,7 @@ from server.engine.ender import Ender
 from server.engine.ownership import Ownership
 from server.engine.ports import EndingStore
 from server.engine.registry import Registry, RunningEntry
-from server.engine.slots import WorkerSession, SlotBook
+from server.engine.slots import SlotBook, WorkerSession
 
 log = logging.getLogger(__name__)
 

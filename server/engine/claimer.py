@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Final, Protocol
 
 from server.domain.due import ClaimResult, DueJob, Probe
@@ -23,12 +22,14 @@ from server.engine.loops import Backoff
 from server.engine.ownership import Ownership
 from server.engine.ports import DueStore, OutcomeUnknown, StoreUnavailable
 from server.engine.registry import Registry, RunningEntry
-from server.engine.slots import WorkerSession, SlotBook
+from server.engine.slots import SlotBook, WorkerSession
 
 log = logging.getLogger(__name__)
 
 # Slots that one claim fills at most.
 MAX_CLAIM_JOBS: Final = 1000
+# Jobs that a claim looks at beyond its slots while it meets jobs behind full concurrency keys.
+LOOK_PAST: Final = 500
 # A claim that returned this many bytes may have been cut short by its cap.
 CUT_BYTES: Final = 1 << 19
 
@@ -79,6 +80,8 @@ class Claimer:
         self._undelivered = undelivered
         self._wake = asyncio.Event()
         self._busy: set[int] = set()
+        self._crowded: set[int] = set()
+        """Partitions whose latest claim met jobs behind full concurrency keys."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._backoff = Backoff()
         self._resume_at = 0.0
@@ -204,7 +207,8 @@ class Claimer:
         ]
         sent = time.monotonic()
         try:
-            result = await self._store.claim(partition, epochs, probes)
+            look_past = LOOK_PAST if partition in self._crowded else 0
+            result = await self._store.claim(partition, epochs, probes, look_past=look_past)
         except StoreUnavailable as error:
             for part in parts:
                 self._give_up(part)
@@ -222,6 +226,7 @@ class Claimer:
             self._hold_off(None)
             raise
         self._backoff.reset()
+        (self._crowded.add if result.parked else self._crowded.discard)(partition)
         if result.now is not None:
             self._clock.observe(result.now, sent, time.monotonic())
         await self._failpoints.reach("claim.committed")
@@ -258,17 +263,18 @@ class Claimer:
         outgoing: dict[WorkerSession, list[ClaimedJob]] = {}
         for part in parts:
             jobs = by_pair.get((part.shard, part.handler_id), [])
-            self._note(part, jobs, cut, result.now)
+            self._note(part, jobs, result, cut)
             self._bind(part, jobs, outgoing)
         for session, jobs in outgoing.items():
             if not session.link.send_jobs(jobs):
                 self._undelivered([job.ref for job in jobs])
 
-    def _note(self, part: Part, jobs: list[ClaimedJob], cut: bool, now: datetime | None) -> None:
-        if part.shard not in self._ownership.epochs or now is None:
+    def _note(self, part: Part, jobs: list[ClaimedJob], result: ClaimResult, cut: bool) -> None:
+        if part.shard not in self._ownership.epochs or result.now is None:
             return
         due = [DueJob(job.priority, job.due_at, job.job_id, part.shard, part.handler_id) for job in jobs]
-        self._index.claimed(part.shard, part.handler_id, part.take, due, cut=cut, now=now)
+        progress = bool(jobs) or bool(result.parked)
+        self._index.claimed(part.shard, part.handler_id, part.take, due, cut=cut, now=result.now, progress=progress)
 
     def _bind(self, part: Part, jobs: list[ClaimedJob], outgoing: dict[WorkerSession, list[ClaimedJob]]) -> None:
         free: dict[int, list[WorkerSession]] = {}

@@ -175,12 +175,21 @@ class DueIndex:
         return takes
 
     def claimed(
-        self, shard: int, handler_id: int, take: Take, jobs: Sequence[DueJob], *, cut: bool, now: datetime
+        self,
+        shard: int,
+        handler_id: int,
+        take: Take,
+        jobs: Sequence[DueJob],
+        *,
+        cut: bool,
+        now: datetime,
+        progress: bool = True,
     ) -> None:
         """Note what a claim of a pair has brought.
 
         `cut` says that it may have been cut short by its size, `now` is the database clock of the claim: jobs that were
-        looked for too early wait again.
+        looked for too early wait again. Without `progress`, what is due is held by somebody else: only the next sweep
+        brings it up again.
         """
         pair = self.pair(shard, handler_id)
         got: set[int] = set()
@@ -194,7 +203,8 @@ class DueIndex:
         missed = [job for job in take.jobs if job.job_id not in got and (full or job.due_at > now)]
         self.add(missed, int(now.timestamp() * 1000))
         if cut or (pair.behind and (not full or not any(pair.ready))):
-            self._to_peek.add((shard, handler_id))
+            if progress:
+                self._to_peek.add((shard, handler_id))
             if not full and not cut:
                 self._set_behind((shard, handler_id), behind=False)
 

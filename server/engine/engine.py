@@ -34,7 +34,7 @@ from server.engine.ports_firer import FirerStore
 from server.engine.reaper import Reaper
 from server.engine.registry import Registry, RunningEntry
 from server.engine.shard_runner import ShardRunner
-from server.engine.slots import WorkerSession, SlotBook
+from server.engine.slots import SlotBook, WorkerSession
 from server.engine.timings import EngineTimings
 from server.engine.waiters import Waiter, Waiters
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from server.engine.clock import DatabaseClock
 from server.engine.loops import every
 from server.engine.ports import OutcomeUnknown, StoreUnavailable, WorkerStore
-from server.engine.slots import WorkerSession, SlotBook
+from server.engine.slots import SlotBook, WorkerSession
 from server.engine.timings import EngineTimings
 
 log = logging.getLogger(__name__)

@@ -32,8 +32,8 @@ class DueStore(Protocol):
     ) -> list[DueJob]:
         """Return up to `limit` pending jobs per priority of each (shard, handler, lower bounds)."""
 
-    async def claim(self, partition: int, epochs: Epochs, probes: Sequence[Probe]) -> ClaimResult:
-        """Claim due jobs for the given slots, fenced."""
+    async def claim(self, partition: int, epochs: Epochs, probes: Sequence[Probe], *, look_past: int) -> ClaimResult:
+        """Claim due jobs for the given slots, fenced; look at `look_past` more per probe, for keyed jobs to park."""
 
     async def unpark(
         self, partition: int, epochs: Epochs, keys: Sequence[tuple[int, int, str, int]]

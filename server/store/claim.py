@@ -55,7 +55,7 @@ seek AS MATERIALIZED (
     JOIN me ON me.shard = w.shard
     JOIN handlers h ON h.id = w.handler_id AND NOT h.paused),
 found AS MATERIALIZED (
-    SELECT s.ord, s.off, s.epoch, s.shard, q.*
+    SELECT s.ord, s.n, s.off, s.epoch, s.shard, q.*
     FROM seek s CROSS JOIN LATERAL (
         SELECT r.* FROM (VALUES (1::int2), (2::int2), (3::int2), (4::int2), (5::int2)) AS p(priority)
         CROSS JOIN LATERAL (
@@ -66,18 +66,21 @@ found AS MATERIALIZED (
               AND x.due_at <= now()
               AND x.due_at >= (%s::timestamptz[])[(s.ord - 1) * 5 + p.priority]
               AND (x.expires_at IS NULL OR x.expires_at > now())
-            ORDER BY x.due_at, x.id LIMIT s.n FOR UPDATE SKIP LOCKED) r
-        LIMIT s.n) q),
+            ORDER BY x.due_at, x.id LIMIT s.n + %s::int8 FOR UPDATE SKIP LOCKED) r
+        LIMIT s.n + %s::int8) q),
 ranked AS MATERIALIZED (
     SELECT f.*, CASE WHEN f.concurrency_key IS NULL THEN true ELSE
         row_number() OVER (PARTITION BY f.shard, f.namespace_id, f.concurrency_key ORDER BY f.priority, f.due_at, f.id)
         + (SELECT count(*) FROM {jobs} r WHERE r.state = 1 AND r.shard = f.shard AND r.namespace_id = f.namespace_id
            AND r.concurrency_key = f.concurrency_key) <= f.concurrency_limit END AS take
     FROM found f),
-sized AS (
-    SELECT r.id, r.epoch, r.off + row_number() OVER (PARTITION BY r.ord ORDER BY r.priority, r.due_at, r.id) AS slot,
-           sum(r.bytes) OVER (ORDER BY r.priority, r.due_at, r.id ROWS UNBOUNDED PRECEDING) - r.bytes AS before
+numbered AS (
+    SELECT r.*, row_number() OVER (PARTITION BY r.ord ORDER BY r.priority, r.due_at, r.id) AS k
     FROM ranked r WHERE r.take),
+sized AS (
+    SELECT m.id, m.epoch, m.off + m.k AS slot,
+           sum(m.bytes) OVER (ORDER BY m.priority, m.due_at, m.id ROWS UNBOUNDED PRECEDING) - m.bytes AS before
+    FROM numbered m WHERE m.k <= m.n),
 picked AS MATERIALIZED (SELECT id, epoch, slot::int AS slot FROM sized WHERE before < %s::int8),
 parked AS (UPDATE {jobs} j SET state = 2 FROM ranked r WHERE NOT r.take AND j.id = r.id),
 up AS (
@@ -89,7 +92,7 @@ up AS (
     RETURNING j.id, j.claim, p.epoch, j.attempt, j.max_attempts, j.namespace_id, j.handler_id, j.worker_id, j.priority,
         j.name, j.payload, j.content_type, j.due_at, j.scheduled_for, j.started_at, j.timeout_at, j.progress,
         j.traceparent, j.labels, j.concurrency_key IS NOT NULL, j.shard)
-SELECT me.shard, now(), up.* FROM me LEFT JOIN up ON up.shard = me.shard
+SELECT me.shard, now(), (SELECT count(*) FROM ranked WHERE NOT take), up.* FROM me LEFT JOIN up ON up.shard = me.shard
 """
 )
 
@@ -116,9 +119,17 @@ async def peek(
 
 
 async def claim(
-    database: Database, partition: int, epochs: Sequence[tuple[int, int]], probes: Sequence[Probe]
+    database: Database,
+    partition: int,
+    epochs: Sequence[tuple[int, int]],
+    probes: Sequence[Probe],
+    *,
+    look_past: int = 0,
 ) -> ClaimResult:
-    """Claim due jobs for the given slots; `epochs` are (shard, epoch) of every shard that a probe names."""
+    """Claim due jobs for the given slots; `epochs` are (shard, epoch) of every shard that a probe names.
+
+    Each probe looks at `look_past` more jobs than it has slots, to park a crowd behind full concurrency keys quickly.
+    """
     offsets: list[int] = []
     workers: list[int] = []
     for probe in probes:
@@ -134,19 +145,22 @@ async def claim(
             Int4Array([len(probe.workers) for probe in probes]),
             Int4Array(offsets),
             InstantArray([bound for probe in probes for bound in probe.bounds]),
+            look_past,
+            look_past,
             MAX_CLAIM_BYTES,
             Int8Array(workers),
         ),
     )
     return ClaimResult(
-        jobs=[_claimed(row) for row in rows if row[2] is not None],
+        jobs=[_claimed(row) for row in rows if row[3] is not None],
         live_shards=frozenset(row[0] for row in rows),
         now=rows[0][1] if rows else None,
+        parked=rows[0][2] if rows else 0,
     )
 
 
 def _claimed(row: Row) -> ClaimedJob:
-    (_, _, job_id, claim_number, epoch, attempt, max_attempts, namespace_id, handler_id, worker_id, priority, name,
+    (_, _, _, job_id, claim_number, epoch, attempt, max_attempts, namespace_id, handler_id, worker_id, priority, name,
      payload, content_type, due_at, scheduled_for, started_at, timeout_at, progress, traceparent, labels, keyed,
      _) = row  # fmt: skip
     return ClaimedJob(

@@ -47,10 +47,10 @@ class PostgresEngineStore:
         async with _translated():
             return await claim.peek(self._database, partition, pairs, limit)
 
-    async def claim(self, partition: int, epochs: Epochs, probes: Sequence[Probe]) -> ClaimResult:
+    async def claim(self, partition: int, epochs: Epochs, probes: Sequence[Probe], *, look_past: int) -> ClaimResult:
         """See `DueStore`."""
         async with _translated():
-            return await claim.claim(self._database, partition, epochs, probes)
+            return await claim.claim(self._database, partition, epochs, probes, look_past=look_past)
 
     async def unpark(
         self, partition: int, epochs: Epochs, keys: Sequence[tuple[int, int, str, int]]
