@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import logging
+import os
 import re
 import traceback
 from contextlib import AsyncExitStack, ExitStack
@@ -28,6 +29,7 @@ from worker_sdk.outcomes import (
 )
 
 MAX_ERROR_BYTES = 16 << 10
+_OWN = os.path.dirname(__file__) + os.sep
 # Control characters other than tab and line feed; they have no place in a text for people.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -155,8 +157,8 @@ def describe_error(error: BaseException) -> str:
         text = f"({type(error).__name__} has no text: {type(failure).__name__})"
     try:
         frames = traceback.extract_tb(error.__traceback__)
-        # The first frames are ours; the rest is the handler's.
-        where = "".join(traceback.format_list([frame for frame in frames if frame.filename != __file__]))
+        # Frames of this package say nothing to whoever wrote the handler or the payload.
+        where = "".join(traceback.format_list([frame for frame in frames if not frame.filename.startswith(_OWN)]))
     except Exception:  # for example a source file that changed its encoding
         where = ""
     return clean_text(f"{text}\n\n{where}".rstrip() if where else text)

@@ -19,7 +19,7 @@ import grpc
 from worker_sdk.backoff import Backoff
 from worker_sdk.connection import Connection
 from worker_sdk.error_details import api_error
-from worker_sdk.errors import AlreadyExists, ApiError, FailedPrecondition, InvalidArgument, ShardwheelError
+from worker_sdk.errors import AlreadyExists, ApiError, FailedPrecondition, InvalidArgument, NotFound, ShardwheelError
 from worker_sdk.session import Session, SessionListener
 
 _REPEAT_WARNING_S = 30.0
@@ -212,7 +212,7 @@ class Links:
             return
         self._warned_at = now
         text = str(failure) or "no answer in time"
-        if isinstance(failure, AlreadyExists | FailedPrecondition):
+        if isinstance(failure, AlreadyExists | FailedPrecondition | NotFound):
             _log.error("node at %s refuses this worker: %s; trying again until it is accepted", address, text)
         elif self._ever_live:
             _log.warning("no session with the node at %s: %s; trying again", address, text)
