@@ -11,6 +11,7 @@ from typing import Final
 
 from psycopg.sql import SQL, Identifier, Literal
 
+from server.domain.errors import InvalidInput
 from server.store.database import Connection, single_connection
 from server.store.errors import SchemaMismatch
 from server.store.partitions import ensure_time_partitions
@@ -56,8 +57,10 @@ async def migrate(dsn: str, *, shards: int = 64, partitions: int = 16) -> list[s
     """Bring the schema up to this version and return the names of the migrations that were applied.
 
     Safe to run again and from several places at once. `shards` (a power of two up to 1024) and `partitions` (at
-    most 64, a divisor of `shards`) count only for a new database. Raises `SchemaMismatch` for a schema that is too new.
+    most 64, a divisor of `shards`) count only for a new database. Raises `InvalidInput` for numbers that do not fit,
+    `SchemaMismatch` for a schema that is too new.
     """
+    _check_numbers(shards, partitions)
     async with single_connection(dsn) as connection, connection.transaction():
         await _run(connection, "SET LOCAL statement_timeout = 0")
         await _run(connection, "SET LOCAL lock_timeout = '60s'")
@@ -92,7 +95,9 @@ async def migrate(dsn: str, *, shards: int = 64, partitions: int = 16) -> list[s
 
 async def apply_role_settings(dsn: str) -> None:
     """Set planner pins and timeouts for the connecting role in its database (a template database loses them)."""
-    async with single_connection(dsn) as connection:
+    async with single_connection(dsn) as connection, connection.transaction():
+        # Two that change the settings of one role at the same time would fail: "tuple concurrently updated".
+        await _run(connection, "SELECT pg_advisory_xact_lock(hashtext('shardwheel role settings'))")
         row = await (await connection.execute("SELECT current_user, current_database()")).fetchone()
         assert row is not None
         target = SQL("ALTER ROLE {} IN DATABASE {} SET {} = {}")
@@ -125,6 +130,13 @@ async def check_schema(dsn: str) -> tuple[int, int]:
         if row is None or pinned is None:
             raise SchemaMismatch("the table `cluster` is empty: the schema was not made by `shardwheel migrate`")
         return row[0], row[1]
+
+
+def _check_numbers(shards: int, partitions: int) -> None:
+    if not 1 <= shards <= 1024 or shards & (shards - 1):
+        raise InvalidInput("shards", shards, "has to be a power of two from 1 to 1024")
+    if not 1 <= partitions <= 64 or shards % partitions:
+        raise InvalidInput("partitions", partitions, f"has to be from 1 to 64 and to divide the {shards} shards")
 
 
 async def _applied(connection: Connection) -> dict[int, int]:

@@ -49,7 +49,11 @@ def partition_day(parent: str, name: str) -> date | None:
 
 
 async def ensure_time_partitions(connection: Connection) -> list[str]:
-    """Make the partitions from yesterday to `DAYS_AHEAD` days ahead, and return the names of new ones."""
+    """Make the partitions from yesterday to `DAYS_AHEAD` days ahead, and return the names of new ones.
+
+    Only inside a transaction: nodes take turns, for `IF NOT EXISTS` is no help against one that is not yet committed.
+    """
+    await connection.execute("SELECT pg_advisory_xact_lock(hashtext('shardwheel time partitions'))")
     row = await (await connection.execute("SELECT (now() AT TIME ZONE 'UTC')::date")).fetchone()
     assert row is not None
     today: date = row[0]
@@ -107,8 +111,10 @@ async def with_time_partitions(database: Database, write: Callable[[], Awaitable
 async def drop_expired_partitions(connection: Connection, retention: Retention) -> list[str]:
     """Drop the days whose every row is past its retention, and return their names.
 
-    Each drop waits for its lock at most `lock_timeout`; a partition that is in use is tried again at the next call.
+    Only inside a transaction. A drop waits for its locks for a short time only, since new writes of the history queue
+    up behind it; a partition that is in use is tried again at the next call.
     """
+    await connection.execute("SET LOCAL lock_timeout = '300ms'")
     row = await (await connection.execute("SELECT now()")).fetchone()
     assert row is not None
     now: datetime = row[0]

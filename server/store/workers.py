@@ -28,8 +28,8 @@ WHERE namespace_id = %s AND name = %s AND incarnation <> %s AND ended_at IS NULL
 """
 
 # A worker is renewed only once a third of its lease has passed: about one write per five seconds and worker. A lease
-# that ran out is renewed as well, as long as the row is not ended, which is asked so that the planner goes by the ids, not
-# through the index of all live workers.
+# that ran out is renewed as well, as long as the row is not ended. That is asked in a form which fits no partial index:
+# the planner has to go by the ids, not through all live workers.
 RENEW: Final = """
 WITH due AS (
     SELECT w.id FROM unnest(%s::int8[]) AS u(id) JOIN workers w ON w.id = u.id
