@@ -134,13 +134,13 @@ class Bench:
         statement = (
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         )
-        return int((await self.database.run(statement, api=True))[0][0])
+        return int((await self.database.run(statement))[0][0])
 
 
 @asynccontextmanager
-async def bench(dsn: str, *, hot_connections: int = 4) -> AsyncIterator[Bench]:
+async def bench(dsn: str, *, hot_connections: int = 4, api_connections: int = 2) -> AsyncIterator[Bench]:
     """Open a node's store on a fresh database, with a handler, two workers, and all shards at epoch 1."""
-    database = Database(dsn, hot_connections=hot_connections, api_connections=2)
+    database = Database(dsn, hot_connections=hot_connections, api_connections=api_connections)
     await database.open()
     try:
         made = Bench(dsn=dsn, database=database, ids=IdBlock(database), handler=0, worker=0, second_worker=0)
