@@ -20,6 +20,7 @@ from server.api.validation import (
     check_states,
 )
 from server.domain.errors import InvalidInput
+from server.domain.sharding import shard_of_id
 from server.store.catalog import Catalog, Namespace
 from server.store.database import Database
 from server.store.jobs_list import NO_CURSOR, JobFilter, list_jobs
@@ -60,6 +61,9 @@ class JobLister:
 
     async def _filter(self, namespace: Namespace, request: pb.ListJobsRequest) -> JobFilter | None:
         """Return the filter of a list; None if nothing can match."""
+        if shard_of_id(request.schedule_id) >= len(self._partition_of):
+            # No schedule of this cluster can have the id.
+            return None
         handler_id = None
         if request.handler:
             handler = await self._catalog.find_handler(namespace.namespace_id, request.handler)

@@ -39,6 +39,7 @@ class SubmitLimits:
     batches_in_flight: int = 3
     waiting_jobs: int = 20_000
     waiting_bytes: int = 64 * 1024 * 1024
+    waiting_batches: int = 64
 
 
 class _Waiting:
@@ -82,6 +83,7 @@ class Submitter:
         self._groups: set[asyncio.Task[None]] = set()
         self._woken = False
         self._batches = asyncio.Semaphore(self._limits.batches_in_flight)
+        self._open_batches = 0
 
     async def submit(self, namespace: str, job: NewJob) -> Submitted:
         """Store one job; return after its commit.
@@ -90,7 +92,8 @@ class Submitter:
         """
         full = len(self._waiting) >= self._limits.waiting_jobs or self._waiting_bytes >= self._limits.waiting_bytes
         if full:
-            raise Exhausted("SUBMIT_QUEUE_FULL", f"{len(self._waiting)} jobs wait to be stored on this node; try again")
+            message = f"{len(self._waiting)} jobs wait to be stored on this node; try again"
+            raise Exhausted("SUBMIT_QUEUE_FULL", message)
         loop = asyncio.get_running_loop()
         waiting = _Waiting(job, self._shard_of(namespace, job), loop.create_future())
         self._waiting.append(waiting)
@@ -103,12 +106,17 @@ class Submitter:
 
     async def submit_batch(self, namespace: str, jobs: Sequence[NewJob]) -> list[Submitted]:
         """Store jobs in one transaction, all or none; return one result for each, in order. Raise as `submit`."""
-        async with self._batches:
-            placed = await self._place([(job, self._shard_of(namespace, job)) for job in jobs])
-            try:
-                results = await insert_jobs(self._database, self._partition_of, placed)
-            except UnknownOutcome as error:
-                results = await self._settle_batch(placed, error)
+        if self._open_batches >= self._limits.waiting_batches:
+            raise Exhausted(
+                "SUBMIT_QUEUE_FULL", f"{self._open_batches} batches wait to be stored on this node; try again"
+            )
+        self._open_batches += 1
+        try:
+            async with self._batches:
+                placed = await self._place([(job, self._shard_of(namespace, job)) for job in jobs])
+                results = await self._store_batch(placed)
+        finally:
+            self._open_batches -= 1
         self._tell(placed, results)
         return results
 
@@ -193,6 +201,12 @@ class Submitter:
                 one.succeed(result)
             else:
                 one.fail(OutcomeUnknown(repeat_is_safe=place.job.dedupe is not None))
+
+    async def _store_batch(self, placed: list[PlacedJob]) -> list[Submitted]:
+        try:
+            return await insert_jobs(self._database, self._partition_of, placed)
+        except UnknownOutcome as error:
+            return await self._settle_batch(placed, error)
 
     async def _settle_batch(self, placed: list[PlacedJob], error: UnknownOutcome) -> list[Submitted]:
         log.warning(

@@ -15,12 +15,13 @@ from grpc_status import rpc_status
 
 from server.api.admin_service import AdminService
 from server.api.job_service import JobService
-from server.api.ports import HandlerView, MemberView, PlanView
+from server.api.ports import MemberView, PlanView
 from server.api.server import ApiServer
 from server.api.submitter import SubmitLimits, Submitter
 from server.api.validation import Limits
 from server.domain.due import NO_BOUND, DueJob, Probe
 from server.domain.ending import Ended
+from server.domain.handler import HandlerView
 from server.domain.job import AttemptRef, ClaimedJob, JobState
 from server.domain.outcome import Finish, Requeue
 from server.store import claim, finish, workers

@@ -269,7 +269,7 @@ async def _hold_key(dsn: str, handler: int) -> psycopg.AsyncConnection[object]:
         " VALUES (%s, 1, %s, %s, %s, '', now() + interval '1 hour', now() + interval '1 hour')",
         (shard, handler, KEY.dedupe_key, make_id(1, shard)),
     )
-    return connection  # type: ignore[return-value]
+    return connection
 
 
 async def _blocked(node: ApiNode) -> bool:

@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from server.api.ports import HandlerView
+from server.domain.handler import HandlerView
 from server.domain.job import AttemptOutcome, JobState
+from server.store.arrays import TextArray
 from shardwheel.v1 import admin_service_pb2 as admin_pb
 from shardwheel.v1 import job_service_pb2 as pb
 from shardwheel.v1.job_pb2 import Attempt, Job, JobSpec, RetryPolicy, Timeouts
@@ -306,11 +307,22 @@ async def test_unknown_ids_and_names_are_not_found(node: ApiNode) -> None:
     assert "CreateNamespace" in refusals[0].message
 
 
-async def test_the_history_partition_of_the_day_is_made_when_it_is_missing(node: ApiNode) -> None:
-    job = await submit(node)
-    for (name,) in await node.database.run(
-        "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'job_history_unsuccessful'::regclass"
-    ):
-        await node.database.run(b"DROP TABLE " + name.encode())
-    cancelled = await node.jobs.CancelJob(pb.CancelJobRequest(id=job.id))
-    assert cancelled.state == Job.CANCELLED
+async def test_the_history_partition_of_the_day_is_made_when_it_is_missing(node: ApiNode, fleet: Fleet) -> None:
+    async def drop_partitions() -> None:
+        for (name,) in await node.database.run(
+            "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = ANY(%s::text[]::regclass[])",
+            (TextArray(["job_history_completed", "job_history_unsuccessful", "attempts"]),),
+        ):
+            await node.database.run(b"DROP TABLE " + name.encode())
+
+    cancelled, failing = await submit(node), await submit(node, JobSpec(handler="other"))
+    await drop_partitions()
+    assert (await node.jobs.CancelJob(pb.CancelJobRequest(id=cancelled.id))).state == Job.CANCELLED
+    [claimed] = await fleet.claim(await handler_id(node, "other"))
+    await drop_partitions()
+    outcome = {"error_type": "E", "message": "m", "outcome": AttemptOutcome.FAILED}
+    assert len(await fleet.requeue(claimed.ref, timedelta(0), **outcome)) == 1
+    [claimed] = await fleet.claim(await handler_id(node, "other"))
+    await drop_partitions()
+    assert len(await fleet.finish(claimed.ref)) == 1
+    assert (await node.jobs.GetJob(pb.GetJobRequest(id=failing.id))).state == Job.COMPLETED

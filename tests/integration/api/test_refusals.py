@@ -231,7 +231,9 @@ async def test_refused_items_are_named_in_ranges(untouched: ApiNode) -> None:
 
 async def test_fields_of_a_later_version_are_refused_with_their_place(untouched: ApiNode) -> None:
     async def raw(method: str, data: bytes) -> None:
-        call = untouched.channel.unary_unary(f"/shardwheel.v1.JobService/{method}")
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = untouched.channel.unary_unary(
+            f"/shardwheel.v1.JobService/{method}"
+        )
         await call(data)
 
     unknown = b"\xfa\x3f\x03abc"  # field 1023
@@ -262,7 +264,9 @@ async def test_a_bulk_submit_stops_at_a_bad_batch_and_counts_the_stored_ones(nod
     assert refusals[0].metadata == {"stored_batches": "2", "refused_items": "1", "refused_count": "1"}
     assert await node.database.run("SELECT count(*) FROM jobs") == [(6,)]
 
-    call = node.channel.stream_unary("/shardwheel.v1.JobService/BulkSubmitJobs")
+    call: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = node.channel.stream_unary(
+        "/shardwheel.v1.JobService/BulkSubmitJobs"
+    )
     async with refused(INVALID) as refusals:
         await call(iter([good.SerializeToString(), b"\xff"]))
     assert (refusals[0].reason, refusals[0].metadata["stored_batches"]) == ("MALFORMED_REQUEST", "1")

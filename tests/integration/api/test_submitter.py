@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from datetime import timedelta
 
 import grpc
 import pytest
@@ -13,7 +14,7 @@ from server.store.database import Database
 from server.store.errors import Refused
 from shardwheel.v1 import job_service_pb2 as pb
 from shardwheel.v1.job_pb2 import JobSpec
-from tests.integration.api.node import PARTITION_OF, ApiNode, QuietEngine
+from tests.integration.api.node import PARTITION_OF, ApiNode, QuietEngine, refusal
 from tests.support.waiting import eventually
 
 
@@ -22,17 +23,41 @@ async def commits(node: ApiNode) -> int:
     return int((await node.database.run("SELECT count(DISTINCT xmin::text) FROM jobs"))[0][0])
 
 
+async def blocked(node: ApiNode, count: int) -> bool:
+    """Whether `count` back ends wait for a lock."""
+    rows = await node.database.run(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    return bool(rows[0][0] == count)
+
+
 def job(node: ApiNode, handler: int, number: int, payload: bytes = b"") -> NewJob:
     return NewJob(namespace_id=1, handler_id=handler, name=str(number), payload=payload)
 
 
-async def test_concurrent_submits_share_commits(node: ApiNode) -> None:
-    request = pb.SubmitJobRequest(job=JobSpec(handler="h"))
-    await node.jobs.SubmitJob(request)
-    answers = await asyncio.gather(*(node.jobs.SubmitJob(request) for _ in range(300)))
-    assert len({answer.job.id for answer in answers}) == 300
-    assert await commits(node) < 100
-    assert len(node.engine.added) == 301
+async def test_jobs_gather_while_two_commits_are_under_way(node: ApiNode) -> None:
+    handler = (await node.catalog.handler(1, "h")).handler_id
+    calls = []
+    async with node.database._hot.connection() as connection, connection.transaction():
+        await connection.execute("LOCK TABLE jobs IN SHARE MODE")
+        for number in range(52):
+            calls.append(asyncio.create_task(node.submitter.submit("default", job(node, handler, number))))
+            if number < 2:
+                await eventually(lambda: blocked(node, len(calls)), what="a commit that waits for the lock")
+            else:
+                await asyncio.sleep(0)
+    answers = await asyncio.gather(*calls)
+    assert len({answer.job_id for answer in answers}) == 52
+    assert await commits(node) == 3
+    assert len(node.engine.added) == 52
+
+
+async def test_jobs_of_one_turn_of_the_loop_share_a_commit(node: ApiNode) -> None:
+    handler = (await node.catalog.handler(1, "h")).handler_id
+    await asyncio.gather(*(node.submitter.submit("default", job(node, handler, number)) for number in range(300)))
+    assert await commits(node) == 1
+    # Without a key they are in one shard, and so in one statement.
+    assert await node.database.run("SELECT count(DISTINCT shard) FROM jobs") == [(1,)]
 
 
 async def test_a_group_is_not_larger_than_allowed(database: str) -> None:
@@ -55,6 +80,19 @@ async def test_submits_beyond_the_queue_are_refused_and_the_others_are_stored(da
         assert all(isinstance(one, Exhausted) and one.reason == "SUBMIT_QUEUE_FULL" for one in refusals)
         assert len(refusals) == 150
         assert await node.database.run("SELECT count(*) FROM jobs") == [(50,)]
+
+
+async def test_batches_beyond_the_queue_are_refused(database: str) -> None:
+    async with ApiNode(database, submit_limits=SubmitLimits(batches_in_flight=1, waiting_batches=3)) as node:
+        batch = pb.SubmitJobsRequest(jobs=[JobSpec(handler="h")] * 10)
+        await node.jobs.SubmitJobs(batch)
+        answers = await asyncio.gather(*(node.jobs.SubmitJobs(batch) for _ in range(10)), return_exceptions=True)
+        refusals = [refusal(answer) for answer in answers if isinstance(answer, grpc.aio.AioRpcError)]
+        assert {one.reason for one in refusals} == {"SUBMIT_QUEUE_FULL"}
+        assert {one.code for one in refusals} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        stored = 10 * (1 + len(answers) - len(refusals))
+        assert await node.database.run("SELECT count(*) FROM jobs") == [(stored,)]
+        assert stored >= 40
 
 
 async def test_a_job_that_the_database_refuses_harms_no_other(node: ApiNode) -> None:
@@ -126,8 +164,6 @@ async def test_close_waits_for_what_was_submitted(database: str) -> None:
 
 async def test_a_key_in_one_group_twice_makes_one_job(node: ApiNode) -> None:
     handler = (await node.catalog.handler(1, "h")).handler_id
-    from datetime import timedelta
-
     dedupe = DedupeKey(key="k", ttl=timedelta(0), content_hash=b"1")
     keyed = NewJob(namespace_id=1, handler_id=handler, payload=b"", dedupe=dedupe)
     answers = await asyncio.gather(*(node.submitter.submit("default", keyed) for _ in range(20)))
