@@ -117,7 +117,8 @@ class BulkUpload:
         error = api_error(failure if self._call is None else await true_failure(self._call, failure))
         count = error.metadata.get("stored_batches", "")
         stored = sum(self._sizes[: int(count)]) if count.isdecimal() else 0
-        # A node that counts the stored batches has stored no others.
-        in_doubt = 0 if count.isdecimal() else sum(self._sizes)
+        # A node that counts the stored batches has stored no others, but for one whose outcome it does not know itself.
+        unsure = self._sizes[int(count) : int(count) + 1] if error.reason == "OUTCOME_UNKNOWN" and count else []
+        in_doubt = sum(unsure) if count.isdecimal() else sum(self._sizes)
         self._call = None
         return BulkSubmitError(stored=self.progress.stored + stored, in_doubt=in_doubt, cause=error)
