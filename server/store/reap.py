@@ -20,7 +20,8 @@ PAGE: Final = 500
 
 _RUNNING_COLUMNS: Final = (
     "j.shard, j.handler_id, j.worker_id, j.claim_epoch, j.timeout_at, j.timeout_at <= now(), "
-    "j.id, j.open_claim, j.handler_id, j.attempt, j.max_attempts, j.retry_initial_ms, j.retry_multiplier, j.retry_max_ms, "
+    "j.id, j.open_claim, j.handler_id, j.attempt, j.max_attempts, j.retry_initial_ms, j.retry_multiplier, "
+    "j.retry_max_ms, "
     "j.non_retryable, j.deadline_at, j.cancel_requested"
 )
 
