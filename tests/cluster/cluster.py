@@ -1,0 +1,192 @@
+"""A cluster of processes around one PostgreSQL server."""
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from server.embedded.port import LOOPBACK, choose_port
+from tests.cluster.evidence import live_workers
+from tests.cluster.journal import Journal
+from tests.cluster.processes import ClusterProcess
+from tests.cluster.worker_program import EXECUTIONS_VARIABLE
+from tests.support.postgres import PostgresServer
+from tests.support.waiting import eventually
+
+WORKER_PROGRAM: Final = "tests.cluster.worker_program:worker"
+_START_TIMEOUT_S: Final = 30.0
+
+QUICK: Final[Mapping[str, str]] = {
+    "heartbeat": "500ms",
+    "worker_lease": "5s",
+    "reset_grace": "3s",
+    "kill_grace": "2s",
+    "session_ttl": "5s",
+    "drain_grace": "3s",
+}
+"""Settings of a node: as short as a busy machine of two cores allows without taking the slow for dead."""
+
+
+class Cluster:
+    """To be used in `async with`, from the main thread's event loop: starts everything, and ends everything.
+
+    PostgreSQL is not the cluster's own: it is there before, and is left running.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        postgres: PostgresServer,
+        dsn: str,
+        *,
+        nodes: int = 1,
+        workers: int = 2,
+        settings: Mapping[str, str] = QUICK,
+        worker_grace_s: float = 5.0,
+    ) -> None:
+        """Describe a cluster on the migrated database `dsn`; `settings` are those of the nodes."""
+        self.folder = folder
+        self.postgres = postgres
+        self.dsn = dsn
+        self.settings = dict(settings)
+        self.journal = Journal(folder / "processes.journal")
+        self._worker_grace_s = worker_grace_s
+        # PostgreSQL is started and stopped by one task at a time.
+        self.postgres_lock = asyncio.Lock()
+        ports = _ports(nodes)
+        self.addresses = [f"{LOOPBACK}:{port}" for port in ports]
+        self.nodes = [self._node(f"node-{number}", port) for number, port in enumerate(ports, start=1)]
+        self.workers: list[ClusterProcess] = []
+        self.execution_files: list[Path] = []
+        for number in range(1, workers + 1):
+            self.add_worker(f"worker-{number}")
+
+    async def __aenter__(self) -> Self:
+        try:
+            for process in (*self.nodes, *self.workers):
+                process.start()
+            await self.until_ready()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+        await self.restore_postgres()
+
+    @property
+    def address(self) -> str:
+        """Addresses of all nodes, with commas between."""
+        return ",".join(self.addresses)
+
+    @property
+    def processes(self) -> list[ClusterProcess]:
+        """Nodes and workers."""
+        return [*self.nodes, *self.workers]
+
+    def add_worker(self, name: str, *, grace_s: float | None = None) -> ClusterProcess:
+        """Describe one more worker; two of one name share a file. It is not started yet."""
+        file = self.folder / f"{name}.executions"
+        if file not in self.execution_files:
+            self.execution_files.append(file)
+        grace_s = self._worker_grace_s if grace_s is None else grace_s
+        command = ["-m", "worker_sdk", WORKER_PROGRAM, "--name", name, "--address", self.address]
+        worker = ClusterProcess(
+            "worker", name, [*command, "--grace", str(grace_s)], {EXECUTIONS_VARIABLE: str(file)}, self.folder,
+            self.journal,
+        )  # fmt: skip
+        self.workers.append(worker)
+        return worker
+
+    async def until_ready(self) -> None:
+        """Wait until every node serves and every worker that runs has its lease."""
+        for node, address in zip(self.nodes, self.addresses, strict=True):
+            if node.running:
+                await self._until_serving(node, address)
+        await self.until_connected(worker.name for worker in self.workers if worker.running)
+
+    async def until_connected(self, names: Iterable[str]) -> None:
+        """Wait until workers of these names have leases."""
+        wanted = set(names)
+
+        async def connected() -> bool:
+            self.check()
+            return wanted <= await asyncio.to_thread(live_workers, self.dsn)
+
+        await eventually(connected, timeout_s=_START_TIMEOUT_S, what=f"the leases of {sorted(wanted)}")
+
+    async def heal(self, *, resume: bool = True) -> None:
+        """Bring everything back that is down."""
+        await self.restore_postgres()
+        for process in self.processes:
+            if process.running and resume:
+                process.resume(process.pid)
+            process.start()
+
+    async def restore_postgres(self) -> None:
+        """Start PostgreSQL if it is down."""
+        async with self.postgres_lock:
+            if not self.postgres.running:
+                before = self.postgres.port
+                await asyncio.to_thread(self.postgres.start)
+                assert self.postgres.port == before, "another program has taken PostgreSQL's port meanwhile"
+
+    def check(self) -> None:
+        """Raise AssertionError if a process has ended by itself."""
+        for process in self.processes:
+            assert not process.has_failed, f"{process.name} has ended by itself:\n{process.output_tail()}"
+
+    def tails(self) -> str:
+        """Return the ends of everything that processes have printed."""
+        return "\n".join(f"--- {process.name}\n{process.output_tail()}" for process in self.processes)
+
+    def _node(self, name: str, port: int) -> ClusterProcess:
+        own = {
+            "database": self.dsn,
+            "node": name,
+            "listen": f"{LOOPBACK}:{port}",
+            "data_dir": str(self.folder / name),
+            "log_format": "text",
+        }
+        environment = {f"SHARDWHEEL_{key.upper()}": value for key, value in (self.settings | own).items()}
+        return ClusterProcess("node", name, ["-m", "server.cli", "serve"], environment, self.folder, self.journal)
+
+    async def _until_serving(self, node: ClusterProcess, address: str) -> None:
+        async with grpc.aio.insecure_channel(address) as channel:
+            check = channel.unary_unary(
+                "/grpc.health.v1.Health/Check",
+                request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+                response_deserializer=health_pb2.HealthCheckResponse.FromString,
+            )
+
+            async def serving() -> bool:
+                assert not node.has_failed, f"{node.name} has ended by itself:\n{node.output_tail()}"
+                try:
+                    answer = await check(health_pb2.HealthCheckRequest(), timeout=1.0)
+                except grpc.aio.AioRpcError:
+                    return False
+                return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+            await eventually(serving, timeout_s=_START_TIMEOUT_S, what=f"{node.name} to serve")
+
+    def _end(self) -> None:
+        for process in reversed(self.processes):
+            process.kill()
+
+
+def _ports(count: int) -> list[int]:
+    draw = random.Random()
+    ports: list[int] = []
+    while len(ports) < count:
+        port = choose_port(draw)
+        if port not in ports:
+            ports.append(port)
+    return ports

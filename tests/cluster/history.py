@@ -1,0 +1,159 @@
+"""What a cluster did, as plain data: what was promised, what ran, who lived, what was broken, and what is left.
+
+Values only; how they are read from files and the database is in `evidence`, what they have to fulfil in `checker`.
+Wall clock times are seconds since 1970.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tests.cluster.journal import Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A job that a client wanted. Its name is its own, however often it was sent."""
+
+    name: str
+    handler: str
+    sent: Instant
+    """Before it was sent for the first time."""
+    due_at: float | None = None
+    """The due time that was asked for; None: at once."""
+    dedupe_key: str = ""
+    concurrency_key: str = ""
+    concurrency_limit: int = 1
+    timeout_s: float | None = None
+    """Time limit of each attempt."""
+    failures: int = 0
+    """How many tries fail by intent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answered submit: from here on the job is promised. One submission has several if it was sent several times."""
+
+    name: str
+    job: int
+    created: bool
+    differs: bool
+    at: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One entry into a handler, from a worker's file."""
+
+    job: int
+    claim: int
+    attempt: int
+    handler: str
+    worker: str
+    pid: int
+    claimed_at: float
+    """By the database's clock."""
+    started: Instant
+    ended: Instant | None = None
+    """None if the process was killed before, or the handler still ran when the file was read."""
+    outcome: str = ""
+    """`COMPLETED` of `worker_program`, or the name of an exception."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """A time in which a process was stopped (SIGSTOP)."""
+
+    began: Instant
+    ended: Instant | None = None
+    """None if it was killed before it could go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """One run of a process."""
+
+    kind: str
+    """`node` or `worker`."""
+    process: str
+    pid: int
+    started: Instant
+    killed: Instant | None = None
+    """Just before it was killed (-9)."""
+    terminated: Instant | None = None
+    """Just before it was asked to stop (SIGTERM)."""
+    gone: Instant | None = None
+    """When it was seen to have ended."""
+    stops: tuple[Stop, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalJob:
+    """A job as the database has it in the end."""
+
+    job: int
+    name: str
+    state: str
+    claim: int
+    """Number of its latest claim; of the accepted one if it is completed."""
+    due_at: float
+    schedule: int | None = None
+    scheduled_for: float | None = None
+    result_claim: int | None = None
+    """The claim that the stored result says it comes from; None without a result."""
+    result_pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurring:
+    """A schedule: the nominal times that it was asked for, and the database's account of them."""
+
+    schedule: int
+    name: str
+    nominal: tuple[float, ...]
+    """Its expansion, worked out by whoever defined it."""
+    exact: bool
+    """Whether every firing has to make a job; else skipped ones must be counted."""
+    fired: int
+    skipped: Mapping[str, int] = field(default_factory=dict)
+
+
+class Fault(StrEnum):
+    """What can be done to a cluster."""
+
+    KILL_NODE = "kill_node"
+    KILL_WORKER = "kill_worker"
+    KILL_POSTGRES = "kill_postgres"
+    STOP_NODE = "stop_node"
+    STOP_WORKER = "stop_worker"
+    TERMINATE_BACKENDS = "terminate_backends"
+    POSTGRES_AWAY = "postgres_away"
+    NODES_AWAY = "nodes_away"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """A fault that really happened: its victim was alive and was hit."""
+
+    fault: Fault
+    victim: str
+    at: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Everything that checkers look at."""
+
+    lease_s: float
+    """Lease of a worker."""
+    kill_grace_s: float
+    """How long an attempt that was told to stop may take before it is superseded."""
+    submissions: tuple[Submission, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    executions: tuple[Execution, ...] = ()
+    lives: tuple[Life, ...] = ()
+    jobs: tuple[FinalJob, ...] = ()
+    schedules: tuple[Recurring, ...] = ()
+    chosen: tuple[Fault, ...] = ()
+    """The faults that were to strike."""
+    strikes: tuple[Strike, ...] = ()

@@ -1,0 +1,98 @@
+"""Real processes that can be killed, stopped and started again, and that write down what was done to them."""
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from server.demo.process import DemoProcess
+from tests.cluster.journal import Journal
+from tests.support.waiting import eventually
+
+_STOP_TIMEOUT_S: Final = 5.0
+
+
+class ClusterProcess(DemoProcess):
+    """A node or a worker, in a session of its own. It dies with the test's process; its output stays in the folder.
+
+    Starting, killing and stopping are written to the journal, each just before it is done. `start` is to be called in
+    the main thread.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        journal: Journal,
+    ) -> None:
+        super().__init__(name, arguments, environment, folder)
+        self.kind = kind
+        self._journal = journal
+
+    @property
+    def running(self) -> bool:
+        """Whether it is alive, stopped or not."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its process id, also after its end."""
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        """Everything it has printed."""
+        return self._output.read_text(errors="replace") if self._output.exists() else ""
+
+    def start(self) -> None:
+        """Start it, unless it runs."""
+        if not self.running:
+            super().start()
+            self._note("started")
+
+    def kill(self) -> None:
+        """Kill it (-9) and wait for its end; nothing happens if it does not run."""
+        if self.running:
+            self._note("killed")
+        super().kill()
+
+    def terminate(self) -> None:
+        """Ask it to stop (SIGTERM)."""
+        self._note("terminated")
+        self._expected_to_run = False
+        os.kill(self.pid, signal.SIGTERM)
+
+    async def ended(self, timeout_s: float) -> int:
+        """Wait for its end and return its exit code."""
+        await eventually(lambda: not self.running, timeout_s=timeout_s, what=f"the end of {self.name}")
+        self._note("gone")
+        assert self._process is not None
+        return self._process.returncode
+
+    def pause(self) -> int:
+        """Stop it (SIGSTOP) and return its process id, once it has really stopped."""
+        pid = self.pid
+        self._note("paused")
+        os.kill(pid, signal.SIGSTOP)
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
+            assert time.monotonic() < deadline, f"{self.name} does not stop"
+            time.sleep(0.001)
+        return pid
+
+    def resume(self, pid: int) -> None:
+        """Let it go on (SIGCONT), if it is still the process that was stopped."""
+        if self.running and self.pid == pid:
+            os.kill(pid, signal.SIGCONT)
+            self._note("resumed")
+
+    def _note(self, event: str) -> None:
+        self._journal.write(event, kind=self.kind, process=self.name, pid=self.pid)

@@ -1,0 +1,113 @@
+"""Until when an execution held its place, and why a job was executed again: pure, from the journals alone."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tests.cluster.history import Execution, History, Life, Submission
+from tests.cluster.worker_program import COMPLETED
+
+# A worker's lease is renewed once a third of it has passed, so a worker that falls silent has at least this share left.
+_LEAST_LEASE = 2 / 3
+
+
+class Cause(StrEnum):
+    """What entitles the cluster to execute a job again."""
+
+    WORKER_DIED = "worker_died"
+    WORKER_STOPPED = "worker_stopped"
+    """Stopped for longer than its lease."""
+    GIVEN_BACK = "given_back"
+    """By a worker that was asked to stop."""
+    TIMED_OUT = "timed_out"
+    FAILED = "failed"
+    """The handler raised an error, as it was to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From when to when a handler ran, and until when its execution was valid, on the monotonic clock."""
+
+    execution: Execution
+    start: float
+    end: float
+    """Infinite if it is not known to have ended."""
+    valid_until: float
+
+    def runs_with(self, other: "Span") -> bool:
+        """Whether both handlers ran at some moment."""
+        return self.start < other.end and other.start < self.end
+
+    def valid_with(self, other: "Span") -> bool:
+        """Whether both were valid, and ran, at some moment."""
+        return self.start < min(other.end, other.valid_until) and other.start < min(self.end, self.valid_until)
+
+
+class Standing:
+    """Answers both questions for the executions of one history."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._lives = {(life.process, life.pid): life for life in history.lives}
+        names = {answer.job: answer.name for answer in history.answers} | {job.job: job.name for job in history.jobs}
+        by_name = {submission.name: submission for submission in history.submissions}
+        self._submissions = {job: by_name[name] for job, name in names.items() if name in by_name}
+
+    def submission_of(self, job: int) -> Submission | None:
+        """Return who wanted a job; None for a schedule's, or one that nobody wanted."""
+        return self._submissions.get(job)
+
+    def life_of(self, execution: Execution) -> Life | None:
+        """Return the process that an execution ran in."""
+        return self._lives.get((execution.worker, execution.pid))
+
+    def span(self, execution: Execution) -> Span:
+        """Return when an execution ran and was valid."""
+        ends = [math.inf if execution.ended is None else execution.ended.mono]
+        valid = [math.inf]
+        life = self.life_of(execution)
+        if life is not None:
+            ends += [end.mono for end in (life.killed, life.gone) if end is not None]
+            valid += [mono for mono, _ in self._lost_leases(life, execution)]
+        timeout_s = self._timeout_s(execution)
+        if timeout_s is not None:
+            drift = execution.started.mono - execution.started.wall
+            valid.append(execution.claimed_at + timeout_s + self._history.kill_grace_s + drift)
+        return Span(execution, execution.started.mono, min(ends), min(valid))
+
+    def cause(self, execution: Execution, later: Execution) -> Cause | None:
+        """Return why `later` may execute the job again although `execution` did; None if there is no reason.
+
+        A reason has to lie before the later claim.
+        """
+        if execution.outcome not in ("", COMPLETED, "CancelledError", "Cancelled"):
+            submission = self.submission_of(execution.job)
+            return Cause.FAILED if submission is not None and execution.attempt <= submission.failures else None
+        life = self.life_of(execution)
+        if life is not None:
+            if any(wall <= later.claimed_at for _, wall in self._lost_leases(life, execution)):
+                return Cause.WORKER_STOPPED
+            if life.killed is not None and life.killed.wall <= later.claimed_at:
+                return Cause.WORKER_DIED
+            gave_back = execution.outcome != COMPLETED and life.terminated is not None
+            if gave_back and life.terminated is not None and life.terminated.wall <= later.claimed_at:
+                return Cause.GIVEN_BACK
+        timeout_s = self._timeout_s(execution)
+        if timeout_s is not None and later.claimed_at >= execution.claimed_at + timeout_s:
+            return Cause.TIMED_OUT
+        return None
+
+    def _timeout_s(self, execution: Execution) -> float | None:
+        submission = self.submission_of(execution.job)
+        return None if submission is None else submission.timeout_s
+
+    def _lost_leases(self, life: Life, execution: Execution) -> list[tuple[float, float]]:
+        """Return when (monotonic, wall) the worker may have lost its lease by being stopped, from the claim on."""
+        least_s = _LEAST_LEASE * self._history.lease_s
+        lost = []
+        for stop in life.stops:
+            over = stop.ended or life.killed or life.gone
+            length_s = math.inf if over is None else over.mono - stop.began.mono
+            if length_s >= least_s and (over is None or over.wall > execution.claimed_at):
+                lost.append((stop.began.mono + least_s, stop.began.wall + least_s))
+        return lost
