@@ -77,12 +77,8 @@ async def test_there_is_no_gap_at_midnight(store: Bench) -> None:
     instants = [first + n * DAY + off for n in range(6) for off in (timedelta(0), DAY / 2, DAY - microsecond)]
     for number, at in enumerate(instants):
         for table, column in (("job_history", "finished_at"), ("attempts", "ended_at")):
-            [(leaf,)] = await store.sql(
-                f"UPDATE {table} SET {column} = %s RETURNING tableoid::regclass::text".replace(
-                    "UPDATE job", "UPDATE job"
-                ),
-                at,
-            )
+            move = f"UPDATE {table} SET {column} = %s RETURNING tableoid::regclass::text"
+            [(leaf,)] = await store.sql(move, at)
             parent = "job_history_unsuccessful" if table == "job_history" else table
             assert leaf == partition_name(parent, at.date()), number
 
