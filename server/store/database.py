@@ -43,23 +43,29 @@ class Statement:
 
     def __init__(self, template: LiteralString) -> None:
         self._template = template
-        self._cache: dict[int, bytes] = {}
+        self._cache: dict[str, bytes] = {}
 
     def on(self, partition: int) -> bytes:
         """Return the statement for one partition."""
-        found = self._cache.get(partition)
+        return self._for(f"_{partition:04d}")
+
+    def on_all(self) -> bytes:
+        """Return the statement for rows of any partitions, through the parent tables."""
+        return self._for("")
+
+    def _for(self, suffix: str) -> bytes:
+        found = self._cache.get(suffix)
         if found is None:
-            number = f"{partition:04d}"
             found = (
                 SQL(self._template)
                 .format(
-                    jobs=Identifier(f"jobs_{number}"),
-                    dedupe_keys=Identifier(f"dedupe_keys_{number}"),
-                    schedules=Identifier(f"schedules_{number}"),
+                    jobs=Identifier(f"jobs{suffix}"),
+                    dedupe_keys=Identifier(f"dedupe_keys{suffix}"),
+                    schedules=Identifier(f"schedules{suffix}"),
                 )
                 .as_bytes(None)
             )
-            self._cache[partition] = found
+            self._cache[suffix] = found
         return found
 
 
@@ -68,8 +74,8 @@ def classify(error: psycopg.Error, *, sent: bool) -> StoreError:
     state = error.sqlstate
     if state is not None:
         if state in AWAY_STATES or state.startswith("08"):
-            # An administrator's shutdown can arrive after the commit was written.
-            return UnknownOutcome(str(error)) if sent and state.startswith("57P0") else Unavailable(str(error))
+            # A shutdown can arrive after the commit was written, and so can the loss of a connection behind a pooler.
+            return UnknownOutcome(str(error)) if sent and state.startswith(("57P0", "08")) else Unavailable(str(error))
         return Refused(state, str(error).splitlines()[0])
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return UnknownOutcome(str(error)) if sent else Unavailable(str(error))
