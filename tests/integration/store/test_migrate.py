@@ -5,6 +5,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from server.store.errors import SchemaMismatch, Unavailable
 from server.store.migrate import MIGRATIONS, ROLE_SETTINGS, SCHEMA, VERSION, apply_role_settings, check_schema, migrate
@@ -127,3 +128,21 @@ async def test_role_settings_hold_for_every_new_connection(database: str) -> Non
 
 async def test_nothing_of_ours_lies_in_the_schema_public(database: str) -> None:
     assert query(database, "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace") == []
+
+
+async def test_role_that_did_not_migrate_is_refused_with_the_remedy(database: str) -> None:
+    """Its planner pins, time limits and search path are settings of the role that migrated."""
+    other = "shardwheel_other"
+    query(database, f"DROP ROLE IF EXISTS {other}")
+    query(database, f"CREATE ROLE {other} LOGIN PASSWORD 'x'")
+    try:
+        dsn = make_conninfo(database, user=other, password="x")
+        with pytest.raises(SchemaMismatch, match="permission denied .*: connect as the role that ran"):
+            await check_schema(dsn)
+        query(database, f"GRANT ALL ON SCHEMA {SCHEMA} TO {other}")
+        query(database, f"GRANT ALL ON ALL TABLES IN SCHEMA {SCHEMA} TO {other}")
+        with pytest.raises(SchemaMismatch, match=f"the role {other} has no settings .* run `shardwheel migrate`"):
+            await check_schema(dsn)
+    finally:
+        query(database, f"DROP OWNED BY {other}")
+        query(database, f"DROP ROLE {other}")
