@@ -75,7 +75,9 @@ def _migrate(
 
 @app.command("dev")
 def _dev(
-    data_dir: Annotated[Path, typer.Option(metavar="DIR", help="Everything is kept here.")] = Path(".shardwheel"),
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Everything is kept here. [default: .shardwheel]")
+    ] = None,
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="gRPC port; 0 takes a free one.")] = 7400,
     postgres_port: Annotated[
         int | None,
@@ -84,9 +86,14 @@ def _dev(
     log_format: Annotated[
         str | None, typer.Option(metavar="TEXT", help="json or text. [default: text on a terminal, else json]")
     ] = None,
-    log_level: Annotated[str, typer.Option(metavar="TEXT", help="debug, info, warning or error.")] = "warning",
+    log_level: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="debug, info, warning or error. [default: warning]")
+    ] = None,
 ) -> None:
-    """Run one node with a PostgreSQL of its own, on this machine only: no set-up, data kept over restarts."""
+    """Run one node with a PostgreSQL of its own, on this machine only: no set-up, data kept over restarts.
+
+    Variables work as for serve, but for SHARDWHEEL_DATABASE, _NODE and _LISTEN.
+    """
     from server.cli.dev import dev
 
     with told_to_people():

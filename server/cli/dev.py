@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,7 @@ from server.cli.failure import CommandFailed
 from server.cli.next_steps import next_steps
 from server.cli.running import check_listen, explained, run_loop, run_node, say, stop_signals, unless_asked_to_stop
 from server.cli.version import installed_version
-from server.config import NodeConfig
+from server.config import PREFIX, NodeConfig, load_config
 from server.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from server.embedded.folder import ServerFolder
 from server.embedded.port import LOOPBACK
@@ -22,23 +22,30 @@ from server.observe.logging import configure_logging
 from server.store.migrate import migrate
 
 # Ctrl-C ends everything within 5 s, PostgreSQL included.
-_DRAIN_GRACE: Final = timedelta(seconds=2)
+_DRAIN_GRACE: Final = "2s"
 _POSTGRES_STOP_S: Final = 2.0
 _WATCH_S: Final = 0.5
 
 log = logging.getLogger(__name__)
 
 
-def dev(*, data_dir: Path, port: int, postgres_port: int | None, log_format: str | None, log_level: str) -> None:
+def dev(
+    *, data_dir: Path | None, port: int, postgres_port: int | None, log_format: str | None, log_level: str | None
+) -> None:
     """Serve until SIGTERM or SIGINT. Raises `CommandFailed` or `InvalidInput` if that cannot be."""
-    config = NodeConfig(
-        node="dev",
-        listen=f"{LOOPBACK}:{port}",
-        data_dir=data_dir,
-        drain_grace=_DRAIN_GRACE,
-        log_format=log_format or ("text" if sys.stderr.isatty() else "json"),
-        log_level=log_level,
-    )
+    flags = {
+        "node": "dev",
+        "listen": f"{LOOPBACK}:{port}",
+        "data_dir": data_dir,
+        "log_format": log_format,
+        "log_level": log_level,
+    }
+    defaults = {
+        f"{PREFIX}DRAIN_GRACE": _DRAIN_GRACE,
+        f"{PREFIX}LOG_FORMAT": "text" if sys.stderr.isatty() else "json",
+        f"{PREFIX}LOG_LEVEL": "warning",
+    }
+    config = load_config(flags, {**defaults, **os.environ})
     configure_logging(config.log_format, config.log_level)
     # Before PostgreSQL is started for nothing.
     check_listen(config.listen, flag="--port")

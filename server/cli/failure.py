@@ -4,16 +4,18 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Final
 
 import typer
 
-from server.config import PREFIX
+from server.config import PREFIX, NodeConfig
 from server.domain.errors import InvalidInput
 from server.observe.logging import masked
 
 FAILED: Final = 1
 REFUSED: Final = 2
+_SETTINGS: Final = frozenset(field.name for field in fields(NodeConfig))
 _SECRET: Final = frozenset({"database"})
 _SPACE: Final = re.compile(r"[\x00-\x20\x7f-\x9f]+")
 
@@ -44,8 +46,9 @@ def told_to_people() -> Iterator[None]:
 
 
 def setting(name: str) -> str:
-    """Return how people can give the setting: its flag and its variable."""
-    return f"--{name.replace('_', '-')} ({PREFIX}{name.upper()})"
+    """Return how people can give the setting: its flag, and its variable if it is one of a node."""
+    flag = f"--{name.replace('_', '-')}"
+    return f"{flag} ({PREFIX}{name.upper()})" if name in _SETTINGS else flag
 
 
 def refusal(error: InvalidInput) -> str:

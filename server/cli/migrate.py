@@ -25,16 +25,26 @@ class _Progress(logging.Handler):
 
 def migrate(database: str, shards: int | None, partitions: int | None) -> None:
     """Migrate and say what was done. Raises `CommandFailed` or `InvalidInput`."""
-    check_counts(shards or DEFAULT_SHARDS, partitions or DEFAULT_PARTITIONS)
+    counts = (
+        DEFAULT_SHARDS if shards is None else shards,
+        DEFAULT_PARTITIONS if partitions is None else partitions,
+    )
+    check_counts(*counts)
     logger = logging.getLogger("server.store.migrate")
     logger.addHandler(_Progress())
     logger.setLevel(logging.INFO)
     logger.propagate = False
     say("migrating: all or nothing, so stopping it half-way does no harm")
     try:
-        run_loop(_migrate(database, shards, partitions))
+        found = run_loop(_migrate(database, *counts))
     except StoreError as error:
         raise CommandFailed(f"{setting('database')}: {one_line(error, secret=database)}") from error
+    for name, asked, there in zip(("shards", "partitions"), (shards, partitions), found, strict=True):
+        if asked is not None and asked != there:
+            raise InputRefused(
+                f"--{name}: the database has {there}, which is permanent; leave the flag out, or use a new database "
+                f"(got '{asked}')"
+            )
 
 
 def check_counts(shards: int, partitions: int) -> None:
@@ -47,16 +57,9 @@ def check_counts(shards: int, partitions: int) -> None:
         )
 
 
-async def _migrate(database: str, shards: int | None, partitions: int | None) -> None:
-    applied = await migrate_schema(
-        database, shards=shards or DEFAULT_SHARDS, partitions=partitions or DEFAULT_PARTITIONS
-    )
-    found_shards, found_partitions = await check_schema(database)
+async def _migrate(database: str, shards: int, partitions: int) -> tuple[int, int]:
+    applied = await migrate_schema(database, shards=shards, partitions=partitions)
+    found = await check_schema(database)
     done = f"applied {', '.join(applied)}" if applied else "nothing to apply"
-    say(f"{done}; schema version {VERSION}, {found_shards} shards in {found_partitions} partitions")
-    for name, asked, found in (("shards", shards, found_shards), ("partitions", partitions, found_partitions)):
-        if asked is not None and asked != found:
-            raise InputRefused(
-                f"--{name}: the database has {found}, which is permanent; leave the flag out, or use a new database "
-                f"(got '{asked}')"
-            )
+    say(f"{done}; schema version {VERSION}, {found[0]} shards in {found[1]} partitions")
+    return found
