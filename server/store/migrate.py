@@ -9,6 +9,7 @@ import logging
 from importlib import resources
 from typing import Final
 
+from psycopg import errors
 from psycopg.sql import SQL, Identifier, Literal
 
 from server.domain.errors import InvalidInput
@@ -114,22 +115,35 @@ async def apply_role_settings(dsn: str) -> None:
 async def check_schema(dsn: str) -> tuple[int, int]:
     """Return (shards, partitions) of a database that this version can serve, else raise `SchemaMismatch`."""
     async with single_connection(dsn) as connection:
-        found = await (await connection.execute(f"SELECT to_regclass('{SCHEMA}.schema_migrations')")).fetchone()
-        if found is None or found[0] is None:
-            raise SchemaMismatch("the database has no schema yet: run `shardwheel migrate` first")
-        await _run(connection, f"SET search_path = {SCHEMA}, public")
-        applied = await _applied(connection)
-        _check(applied)
-        if max(applied, default=0) < VERSION:
+        try:
+            return await _checked_schema(connection)
+        except errors.InsufficientPrivilege as error:
             raise SchemaMismatch(
-                f"the database's schema is version {max(applied, default=0)}, this node needs {VERSION}: "
-                "run `shardwheel migrate`"
-            )
-        pinned = await (await connection.execute("SELECT current_setting('search_path')")).fetchone()
-        row = await (await connection.execute("SELECT shards, partitions FROM cluster")).fetchone()
-        if row is None or pinned is None:
-            raise SchemaMismatch("the table `cluster` is empty: the schema was not made by `shardwheel migrate`")
-        return row[0], row[1]
+                f"{error}: connect as the role that ran `shardwheel migrate`, or run it as this role"
+            ) from error
+
+
+async def _checked_schema(connection: Connection) -> tuple[int, int]:
+    found = await (await connection.execute(f"SELECT to_regclass('{SCHEMA}.schema_migrations')")).fetchone()
+    if found is None or found[0] is None:
+        raise SchemaMismatch("the database has no schema yet: run `shardwheel migrate` first")
+    applied = await _applied(connection)
+    _check(applied)
+    if max(applied, default=0) < VERSION:
+        raise SchemaMismatch(
+            f"the database's schema is version {max(applied, default=0)}, this node needs {VERSION}: "
+            "run `shardwheel migrate`"
+        )
+    row = await (await connection.execute(f"SELECT shards, partitions FROM {SCHEMA}.cluster")).fetchone()
+    if row is None:
+        raise SchemaMismatch("the table `cluster` is empty: the schema was not made by `shardwheel migrate`")
+    pinned = await (await connection.execute("SELECT current_user, current_setting('search_path')")).fetchone()
+    if pinned is None or SCHEMA not in pinned[1]:
+        raise SchemaMismatch(
+            f"the role {pinned and pinned[0]} has no settings in this database: run `shardwheel migrate` as the role "
+            "that nodes connect as"
+        )
+    return row[0], row[1]
 
 
 def _check_numbers(shards: int, partitions: int) -> None:
@@ -140,7 +154,7 @@ def _check_numbers(shards: int, partitions: int) -> None:
 
 
 async def _applied(connection: Connection) -> dict[int, int]:
-    cursor = await connection.execute("SELECT version, compatible_from FROM schema_migrations")
+    cursor = await connection.execute(f"SELECT version, compatible_from FROM {SCHEMA}.schema_migrations")
     return dict(await cursor.fetchall())
 
 

@@ -137,11 +137,11 @@ async def test_role_that_did_not_migrate_is_refused_with_the_remedy(database: st
     query(database, f"CREATE ROLE {other} LOGIN PASSWORD 'x'")
     try:
         dsn = make_conninfo(database, user=other, password="x")
-        with pytest.raises(SchemaMismatch, match="permission denied .*: connect as the role that ran"):
+        with pytest.raises(SchemaMismatch, match=r"permission denied .*: connect as the role that ran"):
             await check_schema(dsn)
         query(database, f"GRANT ALL ON SCHEMA {SCHEMA} TO {other}")
         query(database, f"GRANT ALL ON ALL TABLES IN SCHEMA {SCHEMA} TO {other}")
-        with pytest.raises(SchemaMismatch, match=f"the role {other} has no settings .* run `shardwheel migrate`"):
+        with pytest.raises(SchemaMismatch, match=rf"the role {other} has no settings .* run `shardwheel migrate`"):
             await check_schema(dsn)
     finally:
         query(database, f"DROP OWNED BY {other}")
