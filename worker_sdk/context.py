@@ -175,7 +175,8 @@ class Context:
         that the job is completed.
 
         `connection` is a connection or cursor of psycopg, sync or asyncio, or a connection of asyncpg; with asyncio the
-        call has to be awaited. Its role needs EXECUTE on `shardwheel.complete_attempt`. Returns the driver's answer.
+        call has to be awaited. Its role needs USAGE on the schema `shardwheel`, and EXECUTE on its `complete_attempt`.
+        Returns the driver's answer.
         """
         data, content_type = encode_value(self._attempt.definition.codec, result)
         checked_size(data, self._attempt.origin.max_result_bytes, "result")
