@@ -1,12 +1,13 @@
 """Storing jobs.
 
-A group of jobs is stored in one transaction: each partition's share by one statement. Jobs with a dedupe key first take
+A group of jobs is stored in one transaction. Its statements name the partition if all jobs go to one; else they go
+through the parent tables, for a statement per partition costs more than the detour. Jobs with a dedupe key first take
 their key; a key that is held by a live job, or whose time has not run out, leads to that job instead. Keys are taken in
 a fixed order, so that groups cannot deadlock.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -64,7 +65,7 @@ ORDER BY 1, 2, 3, 4, 5
 ON CONFLICT (shard, namespace_id, handler_id, concurrency_key, key) DO UPDATE
 SET job_id = EXCLUDED.job_id, content_hash = EXCLUDED.content_hash, expires_at = EXCLUDED.expires_at,
     sweep_at = EXCLUDED.sweep_at
-WHERE k.expires_at <= now() AND NOT EXISTS (SELECT FROM {jobs} j WHERE j.id = k.job_id)
+WHERE k.expires_at <= now() AND NOT EXISTS (SELECT FROM {jobs} j WHERE j.id = k.job_id AND j.shard = k.shard)
 RETURNING k.job_id
 """)
 
@@ -90,48 +91,43 @@ async def insert_jobs(database: Database, partition_of: Sequence[int], placed: S
 
     `partition_of` maps a shard to its partition. Two jobs of the group may share a dedupe key: the first one wins.
     """
-    by_partition: dict[int, list[PlacedJob]] = {}
-    for one in placed:
-        by_partition.setdefault(partition_of[shard_of_id(one.job_id)], []).append(one)
+    partitions = {partition_of[shard_of_id(one.job_id)] for one in placed}
+    alone = partitions.pop() if len(partitions) == 1 else None
+
+    def place(statement: Statement) -> bytes:
+        return statement.on_all() if alone is None else statement.on(alone)
 
     async def work(connection: Connection) -> dict[int, Submitted]:
-        results: dict[int, Submitted] = {}
-        for partition in sorted(by_partition):
-            results |= await _insert_share(connection, partition, by_partition[partition])
+        keyed = [one for one in placed if one.job.dedupe is not None]
+        results = await _take_keys(connection, place, keyed) if keyed else {}
+        fresh = [one for one in placed if one.job_id not in results]
+        if fresh:
+            cursor = await connection.cursor(binary=True).execute(place(INSERT), _insert_params(fresh))
+            results |= _created(await cursor.fetchall())
         return results
 
-    if len(by_partition) == 1 and not any(one.job.dedupe for one in placed):
-        [(partition, share)] = by_partition.items()
-        rows = await database.run(INSERT.on(partition), _insert_params(share), api=True)
-        results = _created(rows)
-    else:
+    if any(one.job.dedupe for one in placed):
         results = await database.transact(work)
+    else:
+        results = _created(await database.run(place(INSERT), _insert_params(placed), api=True))
     return [results[one.job_id] for one in placed]
 
 
-async def _insert_share(connection: Connection, partition: int, share: list[PlacedJob]) -> dict[int, Submitted]:
-    keyed = [one for one in share if one.job.dedupe is not None]
-    results = await _take_keys(connection, partition, keyed) if keyed else {}
-    fresh = [one for one in share if one.job_id not in results]
-    if fresh:
-        cursor = await connection.cursor(binary=True).execute(INSERT.on(partition), _insert_params(fresh))
-        results |= _created(await cursor.fetchall())
-    return results
-
-
-async def _take_keys(connection: Connection, partition: int, keyed: list[PlacedJob]) -> dict[int, Submitted]:
+async def _take_keys(
+    connection: Connection, place: Callable[[Statement], bytes], keyed: list[PlacedJob]
+) -> dict[int, Submitted]:
     """Take the keys that are free, and return what the other jobs lead to."""
     first: dict[tuple[object, ...], PlacedJob] = {}
     for one in keyed:
         first.setdefault(_identity(one), one)
     takers = list(first.values())
     cursor = connection.cursor(binary=True)
-    await cursor.execute(TAKE_KEYS.on(partition), _key_params(takers))
+    await cursor.execute(place(TAKE_KEYS), _key_params(takers))
     taken = {job_id for (job_id,) in await cursor.fetchall()}
     others = [one for one in keyed if one.job_id not in taken]
     if not others:
         return {}
-    await cursor.execute(READ_KEYS.on(partition), _key_params(others)[:5])
+    await cursor.execute(place(READ_KEYS), _key_params(others)[:5])
     by_id = {one.job_id: one for one in others}
     results = {}
     for own_id, job_id, content_hash in await cursor.fetchall():
@@ -143,7 +139,8 @@ async def _take_keys(connection: Connection, partition: int, keyed: list[PlacedJ
 
 def _identity(one: PlacedJob) -> tuple[object, ...]:
     job = one.job
-    return (job.namespace_id, job.handler_id, job.concurrency_key or "", job.dedupe and job.dedupe.key)
+    key = job.dedupe and job.dedupe.key
+    return (shard_of_id(one.job_id), job.namespace_id, job.handler_id, job.concurrency_key or "", key)
 
 
 def _created(rows: list[tuple[int, datetime, datetime]]) -> dict[int, Submitted]:
@@ -174,7 +171,7 @@ def _key_params(keyed: list[PlacedJob]) -> tuple[object, ...]:
     )
 
 
-def _insert_params(share: list[PlacedJob]) -> tuple[object, ...]:
+def _insert_params(share: Sequence[PlacedJob]) -> tuple[object, ...]:
     jobs = [one.job for one in share]
     return (
         Int8Array([one.job_id for one in share]),
