@@ -1,0 +1,110 @@
+"""`shardwheel demo` as a process: its account with each kind of kill, and what is left of it, which is nothing."""
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support.commands import RunningCommand, alive, running, shardwheel
+from tests.support.scratch import make_folder
+from tests.support.waiting import wait_until
+
+KEYS = [
+    "coordinator", "submitted", "completed", "failed", "lost", "duplicates", "early", "jobs_per_s", "start_ms_p50",
+    "start_ms_p99", "killed", "recovered_ms",
+]  # fmt: skip
+JOBS = 2000
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where the demo makes its temporary folder; everybody may pass."""
+    path = make_folder("shardwheel-demo-test-")
+    yield path
+    shutil.rmtree(path)
+
+
+def run_demo(folder: Path, *flags: str) -> tuple[dict[str, Any], str]:
+    """Run a demo, check what holds for each, and return its object and its output."""
+    scratch = folder / "scratch"
+    scratch.mkdir(mode=0o755)
+    arguments = ("demo", "--jobs", str(JOBS), "--json", *flags)
+    finished = shardwheel(*arguments, folder=folder, variables={"TMPDIR": str(scratch)})
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    lines = finished.stdout.splitlines()
+    assert lines[0].startswith("coordinator postgres: ")
+    account = json.loads(lines[-1])
+    assert isinstance(account, dict)
+    assert list(account) == KEYS
+    expected = {"coordinator": "postgres", "submitted": JOBS, "completed": JOBS, "failed": 0, "lost": 0, "early": 0}
+    assert {name: account[name] for name in expected} == expected
+    assert account["jobs_per_s"] > 0
+    assert 0 < account["start_ms_p50"] <= account["start_ms_p99"]
+    assert list(scratch.iterdir()) == []
+    return account, finished.stdout
+
+
+def test_without_a_kill_every_job_runs_once(folder: Path) -> None:
+    account, _ = run_demo(folder)
+    assert (account["killed"], account["recovered_ms"], account["duplicates"]) == ("none", None, 0)
+
+
+def test_the_kill_of_a_worker_repeats_only_what_it_was_running(folder: Path) -> None:
+    account, text = run_demo(folder, "--kill", "worker")
+    assert account["killed"] == "worker"
+    assert account["recovered_ms"] > 0
+    assert 0 <= account["duplicates"] <= 200
+    assert "kill -9 of worker-1" in text
+    assert "NOT explained" not in text
+
+
+def test_the_kill_of_the_only_node_repeats_nothing(folder: Path) -> None:
+    account, text = run_demo(folder, "--kill", "node")
+    assert (account["killed"], account["duplicates"]) == ("node", 0)
+    assert account["recovered_ms"] > 0
+    assert "kill -9 of node-1" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--jobs", "10"], "--jobs: has to be from 100 to 1000000"),
+        (["--nodes", "0"], "--nodes: has to be from 1 to 16"),
+        (["--workers", "99"], "--workers: has to be from 1 to 16"),
+        (["--kill", "postgres"], "--kill"),
+        (["--coordinator", "etcd"], "--coordinator"),
+    ],
+)
+def test_refuses(folder: Path, flags: list[str], said: str) -> None:
+    finished = shardwheel("demo", *flags, folder=folder)
+    assert finished.returncode == 2
+    assert said in finished.stderr
+
+
+def processes(command: RunningCommand) -> list[psutil.Process]:
+    """Return everything that the demo has started, the server's processes included."""
+    command.wait_for("burst: ")
+    family = command.family()[1:]
+    names = {argument for process in family for argument in process.cmdline()}
+    assert {"serve", "worker-1", "worker-2"} <= names
+    assert any("pgdata" in name for name in names)
+    return family
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
+def test_whatever_ends_the_demo_nothing_is_left(folder: Path, number: signal.Signals, exit_code: int) -> None:
+    scratch = folder / "scratch"
+    scratch.mkdir(mode=0o755)
+    arguments = ("demo", "--jobs", "100000")
+    with running(*arguments, folder=folder, variables={"TMPDIR": str(scratch)}) as command:
+        started = processes(command)
+        assert command.stop(number) < 10
+        assert command.process.returncode == exit_code
+        wait_until(lambda: not any(map(alive, started)), timeout_s=20, what="the end of all processes")
+        wait_until(lambda: not list(scratch.iterdir()), timeout_s=20, what="the end of the temporary folder")
+        assert "Traceback" not in command.err
