@@ -1,6 +1,7 @@
 """Idempotent submits: one key, one job, whatever crashes in between."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -8,7 +9,9 @@ import grpc
 import psycopg
 import pytest
 
+from server.domain.job import DedupeKey, NewJob
 from server.domain.sharding import make_id, shard_of
+from server.store.insert import TAKE_KEYS, PlacedJob, _key_params
 from shardwheel.v1 import admin_service_pb2 as admin_pb
 from shardwheel.v1 import job_service_pb2 as pb
 from shardwheel.v1.job_pb2 import Job, JobSpec
@@ -247,6 +250,33 @@ async def test_a_group_that_is_cut_off_gives_each_caller_its_own_answer(proxy: C
             assert isinstance(answer, grpc.aio.AioRpcError)
             assert refusal(answer).metadata["repeat_is_safe"] == ("true" if spec.dedupe_key else "false")
     assert len(stored) == sum(isinstance(answer, pb.SubmitJobResponse) for answer in answers)
+
+
+async def test_keys_of_many_partitions_are_looked_up_each_in_its_own(node: ApiNode) -> None:
+    """One statement takes all keys of a group; whether a key's job is live is asked of one partition by its id."""
+    handler = await handler_id(node)
+    specs = [JobSpec(handler="h", dedupe_key=str(number)) for number in range(32)]
+    await node.jobs.SubmitJobs(pb.SubmitJobsRequest(jobs=specs))
+    await node.database.run("UPDATE dedupe_keys SET expires_at = now()")
+    placed = [
+        PlacedJob(
+            make_id(5 + number, shard_of(SHARDS, "default", str(number))),
+            NewJob(
+                namespace_id=1,
+                handler_id=handler,
+                payload=b"",
+                dedupe=DedupeKey(key=str(number), ttl=timedelta(0), content_hash=b""),
+            ),
+        )
+        for number in range(32)
+    ]
+    explain = b"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) " + TAKE_KEYS.on_all()
+    plan = "\n".join(line for (line,) in await node.database.run(explain, _key_params(placed)))
+    assert "Conflicting Tuples: 32" in plan
+    assert "hashed" not in plan
+    assert "Seq Scan" not in plan
+    loops = re.findall(r"Index Only Scan using jobs_\d+_pkey.* loops=(\d+)", plan)
+    assert sum(map(int, loops)) == 32
 
 
 async def _now(node: ApiNode) -> object:
