@@ -40,6 +40,7 @@ ROLE_SETTINGS: Final = {
     "enable_mergejoin": "off",
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
+    "max_parallel_workers_per_gather": "0",
     "idle_in_transaction_session_timeout": "3s",
     "lock_timeout": "2s",
     "statement_timeout": "5s",
