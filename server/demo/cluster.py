@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -9,6 +10,7 @@ from typing import Self
 
 from server.demo.handlers import LOG_VARIABLE
 from server.demo.process import DemoProcess
+from server.demo.report import Killing
 from server.demo.settings import DemoSettings, Kill
 from server.embedded import EmbeddedPostgres
 from server.embedded.port import LOOPBACK, choose_port
@@ -63,14 +65,15 @@ class Cluster:
         """Return the name of what `kill` would kill."""
         return self._group(kind)[0].name
 
-    def kill(self, kind: Kill) -> bool:
-        """Kill the first of a kind; start it again if it is the only one, and return whether that was done."""
+    def kill(self, kind: Kill) -> Killing:
+        """Kill the first of a kind, and start it again if it is the only one."""
         group = self._group(kind)
+        at = time.time()
         group[0].kill()
-        if len(group) > 1:
-            return False
-        group[0].start()
-        return True
+        killing = Killing(kind=kind, name=group[0].name, at=at, gone_at=time.time())
+        if len(group) == 1:
+            group[0].start()
+        return killing
 
     def _group(self, kind: Kill) -> list[DemoProcess]:
         return self._nodes if kind is Kill.NODE else self._workers

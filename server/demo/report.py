@@ -34,11 +34,14 @@ class SubmittedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killing:
-    """What was killed, and when, in seconds since 1970."""
+    """What was killed, and when. Instants are in seconds since 1970."""
 
     kind: Kill
     name: str
     at: float
+    """Just before the signal was sent."""
+    gone_at: float
+    """When the process was seen to be gone; it may have gone on working until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +145,12 @@ def _was_running(ran: Sequence[Execution], killing: Killing | None) -> bool:
         return False
     first, second = sorted(ran, key=lambda one: one.claim)
     in_hand = first.ended_at is None or first.ended_at > killing.at - _RESULT_UNDER_WAY_S
-    return first.worker == killing.name and in_hand and first.started_at <= killing.at <= second.claimed_at
+    return (
+        first.worker == killing.name
+        and in_hand
+        and first.started_at <= killing.gone_at
+        and killing.at <= second.claimed_at
+    )
 
 
 def _is_early(one: Execution, job: SubmittedJob) -> bool:

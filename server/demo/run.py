@@ -123,11 +123,12 @@ class _Demo:
         return busy or self._settings.kill is not Kill.WORKER or self._all_completed()
 
     def _kill(self) -> None:
-        name, at = self._cluster.victim(self._settings.kill), time.time()
-        started_again = self._cluster.kill(self._settings.kill)
-        self._killing = Killing(kind=self._settings.kill, name=name, at=at)
-        more = "; started again at once" if started_again else ""
-        self._view.event(f"kill -9 of {name} after {self._tally.completed} jobs{more}")
+        self._killing = self._cluster.kill(self._settings.kill)
+        only = {Kill.NODE: self._settings.nodes, Kill.WORKER: self._settings.workers}[self._settings.kill] == 1
+        self._view.event(
+            f"kill -9 of {self._killing.name} after {self._tally.completed} jobs"
+            + ("; started again at once" if only else "")
+        )
 
     def _all_completed(self) -> bool:
         return self._tally.completed >= len(self._submitter.jobs)

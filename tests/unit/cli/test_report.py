@@ -13,7 +13,7 @@ from server.demo.tally import Tally
 from server.domain.errors import InvalidInput
 
 KILLED_AT = 1000.0
-KILLING = Killing(kind=Kill.WORKER, name="w1", at=KILLED_AT)
+KILLING = Killing(kind=Kill.WORKER, name="w1", at=KILLED_AT, gone_at=KILLED_AT + 0.01)
 
 
 def start(tally: Tally, job: int, at: float, *, claim: int = 1, worker: str = "w1", claimed_at: float = 0.0) -> None:
@@ -86,8 +86,9 @@ def test_claimed_or_started_before_the_due_time_is_early(claimed_at: float, star
 
 def test_what_the_killed_worker_was_running_is_an_expected_duplicate() -> None:
     tally = Tally()
-    # Running at the kill; ended just before it, with the result under way; not of the killed worker.
-    start(tally, 1, KILLED_AT - 0.1)
+    # Running at the kill, begun while the signal was under way; ended just before it, with the result under way; not of
+    # the killed worker.
+    start(tally, 1, KILLED_AT + 0.005)
     start(tally, 2, KILLED_AT - 0.1)
     end(tally, 2, KILLED_AT - 0.05)
     start(tally, 3, KILLED_AT - 0.1, worker="w2")
@@ -121,7 +122,7 @@ def test_the_kill_of_a_node_explains_no_duplicate() -> None:
     tally = Tally()
     start(tally, 1, KILLED_AT - 0.1)
     start(tally, 1, KILLED_AT + 5, claim=2, worker="w2")
-    found = report(submitted(1), tally, Killing(kind=Kill.NODE, name="node-1", at=KILLED_AT))
+    found = report(submitted(1), tally, Killing(kind=Kill.NODE, name="node-1", at=KILLED_AT, gone_at=KILLED_AT))
     assert (found.duplicates, found.expected_duplicates) == (1, 0)
 
 
@@ -132,7 +133,7 @@ def test_throughput_is_measured_until_the_kill() -> None:
         end(tally, job, 105.0 if job < 6 else 205.0)
     jobs = submitted(*range(10))
     assert report(jobs, tally).jobs_per_s == round(10 / 105, 1)
-    assert report(jobs, tally, Killing(kind=Kill.WORKER, name="w1", at=110.0)).jobs_per_s == 0.6
+    assert report(jobs, tally, Killing(kind=Kill.WORKER, name="w1", at=110.0, gone_at=110.0)).jobs_per_s == 0.6
 
 
 def test_start_lateness_is_that_of_the_quiet_phase() -> None:
