@@ -1,11 +1,16 @@
 """Running attempts and their ends, as the engine and the store talk about them."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
+from typing import Final
 
 from server.domain.job import AttemptRef, JobState
 from server.domain.outcome import AttemptFacts
+
+# Bounds for which leases count as over: no lease at all, or every one that is over by now.
+NO_LEASE: Final = datetime(2000, 1, 1, tzinfo=UTC)
+ANY_LEASE: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 class Recheck(Enum):

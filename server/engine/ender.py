@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from server.domain.due import DueJob
-from server.domain.ending import Ended, FencedEnds, Recheck
+from server.domain.ending import ANY_LEASE, Ended, FencedEnds, Recheck
 from server.domain.job import AttemptRef, JobState
 from server.domain.outcome import AttemptFacts, Decision, Finish, Outcome, Requeue, decide
 from server.domain.sharding import shard_of_id
@@ -63,20 +63,29 @@ class Ender:
         return {one.ref for one in ended}
 
     async def end_fenced(
-        self, partition: int, decisions: Sequence[Decision], recheck: Recheck, grace: timedelta = timedelta(0)
+        self,
+        partition: int,
+        decisions: Sequence[Decision],
+        recheck: Recheck,
+        *,
+        grace: timedelta = timedelta(0),
+        as_of: datetime = ANY_LEASE,
     ) -> list[Ended]:
-        """Apply the owner's own decisions, with the lane of the partition held; return what was ended."""
+        """Apply the owner's own decisions, with the lane of the partition held; return what was ended.
+
+        `grace` and `as_of` are bounds of the recheck: of how long a time is over, and of when a lease was.
+        """
         ended: list[Ended] = []
         finishes = [one for one in decisions if isinstance(one, Finish)]
         requeues = [one for one in decisions if isinstance(one, Requeue)]
         if finishes:
             epochs = self._epochs(finishes)
-            ended += self._checked(epochs, await self._store.fenced_finish(partition, epochs, finishes, recheck, grace))
+            ends = await self._store.fenced_finish(partition, epochs, finishes, recheck, grace, as_of)
+            ended += self._checked(epochs, ends)
         if requeues:
             epochs = self._epochs(requeues)
-            ended += self._checked(
-                epochs, await self._store.fenced_requeue(partition, epochs, requeues, recheck, grace)
-            )
+            ends = await self._store.fenced_requeue(partition, epochs, requeues, recheck, grace, as_of)
+            ended += self._checked(epochs, ends)
         self.note(ended)
         return ended
 

@@ -1,16 +1,19 @@
 """Liveness of workers: who may connect, whose lease is renewed, and when a silent one may be taken for dead.
 
-One lease row per incarnation of a worker, renewed in batches by whichever node hears it. Two rules keep the living
-alive: an owner never reaps a worker that it hears itself, and reaping by lease starts only after this node's renewals
-have worked for one full lease since they last resumed; neither an outage of the database nor a jump of its clock counts
-as silence of a worker.
+One lease row per incarnation of a worker, renewed in batches by whichever node hears it. Three rules keep the living
+alive. An owner never reaps a worker that it hears itself. Reaping by lease starts only after this node's renewals have
+worked for one full lease since they last resumed: neither an outage of the database nor a jump of its clock counts as
+silence of a worker. And a lease counts as over only if it was so at this node's latest renewal: if this process itself
+is held up, for however long and at whatever instruction, leases that end meanwhile prove nothing.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from datetime import datetime
 
+from server.domain.ending import NO_LEASE
 from server.engine.clock import DatabaseClock
 from server.engine.loops import every
 from server.engine.ports import OutcomeUnknown, StoreUnavailable, WorkerStore
@@ -34,6 +37,7 @@ class Liveness:
         self._timings = timings
         self._resumed_at: float | None = None
         self._renewed_at = 0.0
+        self._renewed_as_of = NO_LEASE
         self._grace: dict[int, asyncio.Task[None]] = {}
         self.lost: set[int] = set()
         """Workers whose stream broke and that did not come back in time: their lease was ended on this evidence."""
@@ -98,14 +102,23 @@ class Liveness:
         stalled = received - self._renewed_at > self._timings.worker_lease.total_seconds() / 2
         if self._resumed_at is None or stalled:
             self._resumed_at = received
-        self._renewed_at = received
+        self._renewed_at, self._renewed_as_of = received, now
+
+    def leases_judged_until(self) -> datetime:
+        """Return the database time at which a lease has to have been over to prove silence.
+
+        It is that of the latest renewal, if for a full lease before it renewals have worked and no clock has jumped;
+        else `NO_LEASE`.
+        """
+        if self._resumed_at is None:
+            return NO_LEASE
+        since = max(self._resumed_at, self._clock.jumped_at)
+        long_enough = self._renewed_at - since >= self._timings.worker_lease.total_seconds()
+        return self._renewed_as_of if long_enough else NO_LEASE
 
     def may_reap_by_lease(self) -> bool:
-        """Whether a lease that is over proves silence: for a full lease renewals have worked and no clock jumped."""
-        if self._resumed_at is None:
-            return False
-        since = max(self._resumed_at, self._clock.jumped_at)
-        return time.monotonic() - since >= self._timings.worker_lease.total_seconds()
+        """Whether any lease may be taken for over."""
+        return self.leases_judged_until() != NO_LEASE
 
     def stop(self) -> None:
         """Cancel the waits for lost workers."""
@@ -113,12 +126,24 @@ class Liveness:
             task.cancel()
 
     async def _after_grace(self, worker_id: int, name: str) -> None:
-        await asyncio.sleep(self._timings.reset_grace.total_seconds())
+        """End the lease of a worker that does not come back within the grace.
+
+        Only time in which it could have come back counts: the grace starts anew when this process was held up, and
+        while the database is away, for then nobody can be admitted.
+        """
+        grace = self._timings.reset_grace.total_seconds()
+        step, waited = grace / 10, 0.0
         while self._slots.of_worker(worker_id) is None:
+            if waited < grace:
+                before = time.monotonic()
+                await asyncio.sleep(step)
+                held_up = time.monotonic() - before > step + grace / 2
+                waited = 0.0 if held_up or self._resumed_at is None else waited + step
+                continue
             try:
                 await self._store.expire_worker_lease(worker_id)
             except (StoreUnavailable, OutcomeUnknown):
-                await asyncio.sleep(1.0)
+                waited = 0.0
                 continue
             self.lost.add(worker_id)
             log.info("worker lost: its stream broke and it did not come back", extra={"worker": name})

@@ -54,14 +54,26 @@ class EndingStore(Protocol):
         """Give jobs back whose open claim is the given one."""
 
     async def fenced_finish(
-        self, partition: int, epochs: Epochs, finishes: Sequence[Finish], recheck: Recheck, grace: timedelta
+        self,
+        partition: int,
+        epochs: Epochs,
+        finishes: Sequence[Finish],
+        recheck: Recheck,
+        grace: timedelta,
+        as_of: datetime,
     ) -> FencedEnds:
-        """Like `finish`, fenced and with the reason checked again."""
+        """Like `finish`, fenced and with the reason checked again; leases have to have been over at `as_of`."""
 
     async def fenced_requeue(
-        self, partition: int, epochs: Epochs, requeues: Sequence[Requeue], recheck: Recheck, grace: timedelta
+        self,
+        partition: int,
+        epochs: Epochs,
+        requeues: Sequence[Requeue],
+        recheck: Recheck,
+        grace: timedelta,
+        as_of: datetime,
     ) -> FencedEnds:
-        """Like `requeue`, fenced and with the reason checked again."""
+        """Like `requeue`, fenced and with the reason checked again; leases have to have been over at `as_of`."""
 
     async def load_facts(
         self, partition: int, refs: Sequence[AttemptRef]
@@ -98,8 +110,8 @@ class RunningStore(Protocol):
     async def clean_keys(self, partition: int, epochs: Epochs) -> frozenset[int]:
         """Remove dedupe keys whose time is over and whose job is gone, fenced."""
 
-    async def dead_workers(self, worker_ids: Sequence[int], *, by_lease: bool) -> list[int]:
-        """Return those workers that have ended or, if `by_lease`, whose lease is over."""
+    async def dead_workers(self, worker_ids: Sequence[int], *, as_of: datetime) -> list[int]:
+        """Return those workers that have ended, or whose lease is over and was so at `as_of`."""
 
 
 class WorkerStore(Protocol):

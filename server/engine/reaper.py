@@ -10,9 +10,9 @@ import logging
 import random
 import time
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from server.domain.ending import Recheck, RunningJob
+from server.domain.ending import ANY_LEASE, Ended, Recheck, RunningJob
 from server.domain.job import AttemptRef
 from server.domain.outcome import TimedOut, WorkerLost, decide
 from server.engine.clock import DatabaseClock
@@ -58,21 +58,20 @@ class Reaper:
     async def reap_once(self) -> None:
         """Look for lost workers once, and end their attempts."""
         suspects = [worker for worker in self._registry.workers() if not self._slots.heard(worker)]
+        self._liveness.lost.intersection_update(suspects)
+        await self._reap(suspects, self._liveness.leases_judged_until())
+        # The leases of these were ended on evidence of its own.
+        await self._reap([worker for worker in suspects if worker in self._liveness.lost], ANY_LEASE)
+
+    async def _reap(self, suspects: list[int], as_of: datetime) -> None:
+        """End the attempts of those suspects that have ended, or whose lease was over at `as_of`."""
         if not suspects:
             return
-        dead = await self._dead(suspects)
-        if not dead:
-            return
+        found = await self._store.dead_workers(suspects, as_of=as_of)
+        dead = sorted(worker for worker in found if not self._slots.heard(worker))
         shards = self._registry.shards_of_workers(dead)
         for partition in sorted({self._ownership.partition_of[shard] for shard in shards}):
-            await self._reap_workers(partition, dead)
-
-    async def _dead(self, suspects: list[int]) -> list[int]:
-        dead = set(await self._store.dead_workers(suspects, by_lease=self._liveness.may_reap_by_lease()))
-        if lost := [worker for worker in suspects if worker in self._liveness.lost and worker not in dead]:
-            dead |= set(await self._store.dead_workers(lost, by_lease=True))
-        self._liveness.lost.intersection_update(suspects)
-        return sorted(worker for worker in dead if not self._slots.heard(worker))
+            await self._reap_workers(partition, dead, as_of)
 
     async def end_overdue(self, partition: int) -> None:
         """Tell attempts over their time to stop, and end those that did not."""
@@ -87,10 +86,10 @@ class Reaper:
             await self._failpoints.reach("reap.selected")
             decisions = [decide(TimedOut(), one.facts, now, random.random) for one in late]
             grace = self._timings.kill_grace - timedelta(milliseconds=1)
-            ended = await self._ender.end_fenced(partition, decisions, Recheck.TIMED_OUT, grace)
+            ended = await self._ender.end_fenced(partition, decisions, Recheck.TIMED_OUT, grace=grace)
         for one in ended:
             log.info("attempt superseded: over its time", extra={"job_id": one.ref.job_id, "claim": one.ref.claim})
-        self._supersede([(one.worker_id, one.ref) for one in late])
+        self._supersede(late, ended)
 
     def tell(self, overdue: Sequence[RunningJob]) -> None:
         """Tell workers to stop attempts, again every five seconds."""
@@ -112,7 +111,7 @@ class Reaper:
             self._told[ref] = time.monotonic()
             session.link.send_cancels([(ref, reason)])
 
-    async def _reap_workers(self, partition: int, dead: list[int]) -> None:
+    async def _reap_workers(self, partition: int, dead: list[int], as_of: datetime) -> None:
         shards = [shard for shard, _ in self._ownership.of_partition(partition)]
         async with self._ownership.lane(partition):
             found = await self._store.running_of_workers(partition, shards, dead)
@@ -123,9 +122,9 @@ class Reaper:
             await self._failpoints.reach("reap.selected")
             now = self._clock.now()
             decisions = [decide(WorkerLost(), one.facts, now, random.random) for one in found]
-            ended = await self._ender.end_fenced(partition, decisions, Recheck.WORKER_LOST)
+            ended = await self._ender.end_fenced(partition, decisions, Recheck.WORKER_LOST, as_of=as_of)
         log.info("attempts of lost workers given back", extra={"partition": partition, "attempts": len(ended)})
-        self._supersede([(one.worker_id, one.ref) for one in found])
+        self._supersede(found, ended)
 
     def _drop_entries(self, partition: int, worker_id: int) -> None:
         """Forget attempts that the database does not know as running: their end was told to somebody else."""
@@ -133,9 +132,13 @@ class Reaper:
             if self._ownership.partition_of[entry.shard] == partition:
                 self._ender.forget(entry.ref)
 
-    def _supersede(self, attempts: Sequence[tuple[int, AttemptRef]]) -> None:
-        """Tell workers that may still run these attempts to stop; a stopped process reads it when it goes on."""
-        for worker_id, ref in attempts:
-            session = self._slots.of_worker(worker_id)
-            if session is not None:
-                session.link.send_cancels([(ref, "superseded")])
+    def _supersede(self, found: Sequence[RunningJob], ended: Sequence[Ended]) -> None:
+        """Tell workers that may still run the ended ones to stop; a stopped process reads it when it goes on.
+
+        What was found and not ended is still the worker's own.
+        """
+        refs = {one.ref for one in ended}
+        for one in found:
+            session = self._slots.of_worker(one.worker_id)
+            if session is not None and one.ref in refs:
+                session.link.send_cancels([(one.ref, "superseded")])

@@ -79,23 +79,35 @@ class PostgresEngineStore:
             )
 
     async def fenced_finish(
-        self, partition: int, epochs: Epochs, finishes: Sequence[Finish], recheck: Recheck, grace: timedelta
+        self,
+        partition: int,
+        epochs: Epochs,
+        finishes: Sequence[Finish],
+        recheck: Recheck,
+        grace: timedelta,
+        as_of: datetime,
     ) -> FencedEnds:
         """See `EndingStore`."""
         async with _translated():
             return await with_time_partitions(
                 self._database,
-                lambda: finish.fenced_finish(self._database, partition, epochs, finishes, recheck, grace),
+                lambda: finish.fenced_finish(self._database, partition, epochs, finishes, recheck, grace, as_of),
             )
 
     async def fenced_requeue(
-        self, partition: int, epochs: Epochs, requeues: Sequence[Requeue], recheck: Recheck, grace: timedelta
+        self,
+        partition: int,
+        epochs: Epochs,
+        requeues: Sequence[Requeue],
+        recheck: Recheck,
+        grace: timedelta,
+        as_of: datetime,
     ) -> FencedEnds:
         """See `EndingStore`."""
         async with _translated():
             return await with_time_partitions(
                 self._database,
-                lambda: finish.fenced_requeue(self._database, partition, epochs, requeues, recheck, grace),
+                lambda: finish.fenced_requeue(self._database, partition, epochs, requeues, recheck, grace, as_of),
             )
 
     async def load_facts(
@@ -147,10 +159,10 @@ class PostgresEngineStore:
         async with _translated():
             return await reap.clean_keys(self._database, partition, epochs)
 
-    async def dead_workers(self, worker_ids: Sequence[int], *, by_lease: bool) -> list[int]:
+    async def dead_workers(self, worker_ids: Sequence[int], *, as_of: datetime) -> list[int]:
         """See `RunningStore`."""
         async with _translated():
-            return await workers.dead(self._database, worker_ids, by_lease=by_lease)
+            return await workers.dead(self._database, worker_ids, as_of=as_of)
 
     async def register_worker(
         self, namespace_id: int, name: str, incarnation: int, sdk: str, slots: Mapping[str, int], lease: timedelta

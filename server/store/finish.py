@@ -7,9 +7,9 @@ first.
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final, LiteralString
+from typing import Final, LiteralString, assert_never
 
-from server.domain.ending import Ended, FencedEnds, Recheck
+from server.domain.ending import ANY_LEASE, Ended, FencedEnds, Recheck
 from server.domain.job import AttemptRef, Backoff, JobState
 from server.domain.outcome import AttemptFacts, Finish, Requeue
 from server.store.arrays import BoolArray, ByteaArray, Int2Array, Int4Array, Int8Array, TextArray
@@ -23,7 +23,7 @@ _RECHECKS: Final[dict[Recheck, LiteralString]] = {
     Recheck.OPEN: "AND j.state + 0 = 1",
     Recheck.WORKER_LOST: (
         "AND j.state + 0 = 1 AND EXISTS (SELECT FROM workers k WHERE k.id = j.worker_id"
-        " AND (k.lease_until < now() OR k.ended_at IS NOT NULL))"
+        " AND (k.lease_until < LEAST(now(), %s::timestamptz) OR k.ended_at IS NOT NULL))"
     ),
     Recheck.TIMED_OUT: "AND j.state + 0 = 1 AND j.timeout_at <= now() - %s::int8 * interval '1 millisecond'",
 }
@@ -153,9 +153,13 @@ async def fenced_finish(
     finishes: Sequence[Finish],
     recheck: Recheck,
     grace: timedelta = timedelta(0),
+    as_of: datetime = ANY_LEASE,
 ) -> FencedEnds:
-    """Like `finish`, fenced, and only for rows that still meet `recheck` (TIMED_OUT: for at least `grace`)."""
-    params = (*_fence_params(epochs), *_finish_params(finishes), *_recheck_params(recheck, grace))
+    """Like `finish`, fenced, and only for rows that still meet `recheck`.
+
+    TIMED_OUT: for at least `grace`; WORKER_LOST: by a lease that was over at `as_of`, or a worker that has ended.
+    """
+    params = (*_fence_params(epochs), *_finish_params(finishes), *_recheck_params(recheck, grace, as_of))
     return _fenced_ends(await run_history(database, FENCED_FINISH[recheck].on(partition), params))
 
 
@@ -166,9 +170,10 @@ async def fenced_requeue(
     requeues: Sequence[Requeue],
     recheck: Recheck,
     grace: timedelta = timedelta(0),
+    as_of: datetime = ANY_LEASE,
 ) -> FencedEnds:
-    """Like `requeue`, fenced, and only for rows that still meet `recheck` (TIMED_OUT: for at least `grace`)."""
-    params = (*_fence_params(epochs), *_requeue_params(requeues), *_recheck_params(recheck, grace))
+    """Like `requeue`, fenced, and only for rows that still meet `recheck`, as `fenced_finish` does."""
+    params = (*_fence_params(epochs), *_requeue_params(requeues), *_recheck_params(recheck, grace, as_of))
     return _fenced_ends(await run_history(database, FENCED_REQUEUE[recheck].on(partition), params))
 
 
@@ -245,8 +250,16 @@ def _fence_params(epochs: Sequence[tuple[int, int]]) -> tuple[object, ...]:
     return Int4Array([shard for shard, _ in epochs]), Int8Array([epoch for _, epoch in epochs])
 
 
-def _recheck_params(recheck: Recheck, grace: timedelta) -> tuple[object, ...]:
-    return (milliseconds(grace),) if recheck is Recheck.TIMED_OUT else ()
+def _recheck_params(recheck: Recheck, grace: timedelta, as_of: datetime) -> tuple[object, ...]:
+    match recheck:
+        case Recheck.OPEN:
+            return ()
+        case Recheck.WORKER_LOST:
+            return (as_of,)
+        case Recheck.TIMED_OUT:
+            return (milliseconds(grace),)
+        case _:
+            assert_never(recheck)
 
 
 def _finish_params(finishes: Sequence[Finish]) -> tuple[object, ...]:

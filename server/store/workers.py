@@ -56,7 +56,7 @@ WHERE id = %s AND ended_at IS NULL AND lease_until > now()
 
 DEAD: Final = """
 SELECT w.id FROM unnest(%s::int8[]) AS u(id) JOIN workers w ON w.id = u.id
-WHERE w.ended_at IS NOT NULL OR (%s::bool AND w.lease_until < now())
+WHERE w.ended_at IS NOT NULL OR w.lease_until < LEAST(now(), %s::timestamptz)
 """
 
 FORGET: Final = """
@@ -110,9 +110,9 @@ async def expire_lease(database: Database, worker_id: int) -> None:
     await database.run(EXPIRE_LEASE, (worker_id,))
 
 
-async def dead(database: Database, worker_ids: Sequence[int], *, by_lease: bool) -> list[int]:
-    """Return those workers that have ended or, if `by_lease`, whose lease is over."""
-    return [row[0] for row in await database.run(DEAD, (Int8Array(worker_ids), by_lease))]
+async def dead(database: Database, worker_ids: Sequence[int], *, as_of: datetime) -> list[int]:
+    """Return those workers that have ended, or whose lease is over and was so at `as_of`."""
+    return [row[0] for row in await database.run(DEAD, (Int8Array(worker_ids), as_of))]
 
 
 async def forget(database: Database, after: timedelta) -> None:

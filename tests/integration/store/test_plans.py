@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from server.domain.due import NO_BOUND, Probe
-from server.domain.ending import Recheck
+from server.domain.ending import ANY_LEASE, Recheck
 from server.domain.job import AttemptOutcome, AttemptRef, JobState, NewJob
 from server.domain.outcome import Finish, Requeue
 from server.store import claim, finish, insert, reap, shards, workers
@@ -167,7 +167,7 @@ CASES = [
     case("ATTENTION", lambda d: reap.attention(d, P, ALL_SHARDS), 3, answers=1),
     case("SAVE_PROGRESS", lambda d: reap.save_progress(d, P, [(ref, b"p") for ref in RUNNING]), 40),
     case("RENEW", lambda d: workers.renew(d, [1, 2, 4, 5], timedelta(minutes=1)), 8, answers=1),
-    case("DEAD", lambda d: workers.dead(d, [1, 2, 3, 4], by_lease=True), 4, answers=1),
+    case("DEAD", lambda d: workers.dead(d, [1, 2, 3, 4], as_of=ANY_LEASE), 4, answers=1),
     case("FENCE_IN", lambda d: shards.fence_in(d, [(12, 1, 101), (13, 1, 99)], "node-2", 2), 0, answers=1),
     case("BUMP", lambda d: shards.bump(d, 12, 7, 1), 0, answers=1),
 ]

@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 
+from server.domain.ending import ANY_LEASE, NO_LEASE
 from server.store import workers
 from tests.integration.store.bench import LEASE, NAMESPACE, Bench
 
@@ -79,15 +80,15 @@ async def test_dead_are_those_that_ended_and_if_asked_those_whose_lease_is_over(
     ended = await store.worker_named("ended")
     await workers.end(store.database, [ended], "goodbye")
     every = [alive, silent, ended]
-    assert await workers.dead(store.database, every, by_lease=False) == [ended]
-    assert sorted(await workers.dead(store.database, every, by_lease=True)) == [silent, ended]
+    assert await workers.dead(store.database, every, as_of=NO_LEASE) == [ended]
+    assert sorted(await workers.dead(store.database, every, as_of=ANY_LEASE)) == [silent, ended]
 
 
 async def test_a_lease_that_was_ended_by_a_lost_stream_can_be_renewed(store: Bench) -> None:
     await workers.expire_lease(store.database, store.worker)
-    assert await workers.dead(store.database, [store.worker], by_lease=True) == [store.worker]
+    assert await workers.dead(store.database, [store.worker], as_of=ANY_LEASE) == [store.worker]
     await workers.renew(store.database, [store.worker], LEASE)
-    assert await workers.dead(store.database, [store.worker], by_lease=True) == []
+    assert await workers.dead(store.database, [store.worker], as_of=ANY_LEASE) == []
 
 
 async def test_expiring_a_lease_that_is_over_does_not_lengthen_it(store: Bench) -> None:
