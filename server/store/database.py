@@ -179,7 +179,9 @@ def _pool(dsn: str, name: str, size: int) -> Pool:
         name=name,
         configure=_configure,
         timeout=5.0,
-        reconnect_timeout=86400.0,
+        # Within it, the pool doubles the pause after each failure, which would outlast a long outage by as much again.
+        reconnect_timeout=1.0,
+        reconnect_failed=_try_again,
         max_lifetime=3600.0,
         kwargs={
             "autocommit": True,
@@ -191,6 +193,11 @@ def _pool(dsn: str, name: str, size: int) -> Pool:
             "application_name": f"shardwheel-{name}",
         },
     )
+
+
+async def _try_again(pool: Pool) -> None:
+    """Let a pool that has given a connection up begin anew, for ever: about once a second while it has none."""
+    await pool.check()
 
 
 async def _configure(connection: Connection) -> None:
