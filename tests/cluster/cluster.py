@@ -20,6 +20,8 @@ from tests.support.waiting import eventually
 
 WORKER_PROGRAM: Final = "tests.cluster.worker_program:worker"
 _START_TIMEOUT_S: Final = 30.0
+# What a node prints once it has started.
+_SERVES: Final = "serves gRPC on"
 
 QUICK: Final[Mapping[str, str]] = {
     "heartbeat": "500ms",
@@ -138,6 +140,18 @@ class Cluster:
                 before = self.postgres.port
                 await asyncio.to_thread(self.postgres.start)
                 assert self.postgres.port == before, "another program has taken PostgreSQL's port meanwhile"
+
+    async def supervise(self) -> None:
+        """For ever: start nodes again that could not start because the database was away, as a service manager does.
+
+        Raises AssertionError if a process has ended by itself for any other reason.
+        """
+        while True:
+            for node in self.nodes:
+                if node.has_failed and _SERVES not in node.output and "SHARDWHEEL_DATABASE" in node.output:
+                    node.start()
+            self.check()
+            await asyncio.sleep(0.2)
 
     def check(self) -> None:
         """Raise AssertionError if a process has ended by itself."""

@@ -35,6 +35,7 @@ class ClusterProcess(DemoProcess):
         super().__init__(name, arguments, environment, folder)
         self.kind = kind
         self._journal = journal
+        self._output_before = 0
 
     @property
     def running(self) -> bool:
@@ -49,12 +50,13 @@ class ClusterProcess(DemoProcess):
 
     @property
     def output(self) -> str:
-        """Everything it has printed."""
-        return self._output.read_text(errors="replace") if self._output.exists() else ""
+        """What it has printed since its latest start."""
+        return self._output.read_bytes()[self._output_before :].decode(errors="replace")
 
     def start(self) -> None:
         """Start it, unless it runs."""
         if not self.running:
+            self._output_before = self._output.stat().st_size if self._output.exists() else 0
             super().start()
             self._note("started")
 

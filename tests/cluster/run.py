@@ -47,12 +47,14 @@ class Run:
 
     async def load_under(self, blows: Sequence[Blow]) -> None:
         """Send the load while the nemesis strikes, then heal everything, and wait until no job is left."""
-        nemesis = Nemesis(self.cluster)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.submitters.run())
-            group.create_task(nemesis.run(blows))
-        await self.cluster.heal()
-        await self.quiet()
+            supervisor = group.create_task(self.cluster.supervise())
+            async with asyncio.TaskGroup() as work:
+                work.create_task(self.submitters.run())
+                work.create_task(Nemesis(self.cluster).run(blows))
+            await self.cluster.heal()
+            await self.quiet()
+            supervisor.cancel()
 
     async def add_schedules(self, count: int, seconds: float) -> None:
         """Create schedules that fire every second for about so long: half of them exactly, half by the defaults."""
