@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from worker_sdk.async_client import DEFAULT_TIMEOUT_S, AsyncClient
-from worker_sdk.bulk import Batcher, BulkUpload, OnProgress
+from worker_sdk.bulk import OnProgress
 from worker_sdk.codec import Codec
 from worker_sdk.durations import Span
 from worker_sdk.errors import BulkSubmitError
@@ -83,15 +83,27 @@ class Client:
         return self._call(self._client.submit_many(jobs))
 
     def bulk_submit(self, jobs: Iterable[NewJob], *, progress: OnProgress | None = None) -> BulkProgress:
-        """Store any number of jobs, in batches, and return how many there are. `jobs` is read in the calling thread."""
-        upload, batcher = self._client.bulk_upload(progress)
+        """Store any number of jobs, in batches, and return how many there are.
+
+        `jobs` is read, and `progress` called, in the calling thread.
+        """
+        upload, batcher = self._client.bulk_upload(None)
+        told = upload.progress
         try:
             for job in jobs:
-                self._send(upload, batcher, job)
+                batch = batcher.add(self._client.bulk_spec(job))
+                if batch is not None:
+                    self._call(upload.send(batch))
+                    if progress is not None and upload.progress != told:
+                        told = upload.progress
+                        progress(told)
             batch = batcher.rest()
             if batch is not None:
                 self._call(upload.send(batch))
-            return self._call(upload.finish())
+            stored = self._call(upload.finish())
+            if progress is not None and stored != told:
+                progress(stored)
+            return stored
         except BulkSubmitError:
             raise
         except Exception as error:
@@ -182,11 +194,6 @@ class Client:
     ) -> SchedulePreview:
         """Compute the next `count` (5 by default) firings of a definition after `after` (now by default)."""
         return self._call(self._client.preview_schedule(schedule, after=after, count=count))
-
-    def _send(self, upload: BulkUpload, batcher: Batcher, job: NewJob) -> None:
-        batch = batcher.add(self._client.bulk_spec(job))
-        if batch is not None:
-            self._call(upload.send(batch))
 
     def _iterate(self, items: AsyncIterator[Item]) -> Iterator[Item]:
         async def following() -> tuple[Item, ...]:

@@ -1,6 +1,5 @@
 """Takes in what nodes say, and acts on it: runs jobs, stops attempts, answers questions."""
 
-import heapq
 import logging
 import time
 from collections import Counter
@@ -60,7 +59,6 @@ class Inbox:
         self._runners = runners
         self._on_welcome = on_welcome
         self._on_settled = on_settled
-        self._deadlines: list[tuple[float, int, int]] = []
         self._draining = False
 
     def connect(self, links: Links, outbox: Outbox) -> None:
@@ -99,11 +97,9 @@ class Inbox:
 
     def stop_overdue(self) -> None:
         """Tell the attempts to stop that are over their time and have not been told by a node."""
-        now = time.monotonic()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, job_id, claim = heapq.heappop(self._deadlines)
-            attempt = self._ledger.running.get(job_id)
-            if attempt is not None and attempt.claim == claim and attempt.cancel_reason is None:
+        over = time.monotonic() - _DEADLINE_SLACK_S
+        for attempt in list(self._ledger.running.values()):
+            if attempt.deadline is not None and attempt.deadline < over and attempt.cancel_reason is None:
                 self.stop_attempt(attempt, CancelReason.TIMEOUT)
 
     def hello(self) -> Hello:
@@ -155,8 +151,6 @@ class Inbox:
             if self._draining:
                 self._outbox.report(attempt, Interrupted())
                 continue
-            if attempt.deadline is not None:
-                heapq.heappush(self._deadlines, (attempt.deadline + _DEADLINE_SLACK_S, job_id, claim))
             attempts.setdefault(assignment.handler, []).append(attempt)
         for handler, batch_of_handler in attempts.items():
             self._runners[handler].submit(batch_of_handler)

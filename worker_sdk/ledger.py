@@ -64,7 +64,7 @@ class Ledger:
         """Take out an attempt that has ended; return False if it was not the worker's any more."""
         if self.running.get(attempt.job_id) is attempt:
             del self.running[attempt.job_id]
-            self.used[attempt.node, attempt.definition.name] -= 1
+            self._free(attempt)
             return True
         self.lingering.discard(attempt)
         return False
@@ -79,7 +79,7 @@ class Ledger:
         taken = {shard for shard, epoch in shards if self.accepts_epoch(shard, epoch, node)}
         for attempt in self.running.values():
             if attempt.node != node and attempt.shard in taken:
-                self.used[attempt.node, attempt.definition.name] -= 1
+                self._free(attempt)
                 self.used[node, attempt.definition.name] += 1
                 attempt.node = node
 
@@ -97,6 +97,13 @@ class Ledger:
     def acknowledged(self, job_id: int, claim: int) -> None:
         """Forget a result."""
         self.finished.pop((job_id, claim), None)
+
+    def _free(self, attempt: Attempt) -> None:
+        key = attempt.node, attempt.definition.name
+        self.used[key] -= 1
+        if not self.used[key]:
+            # Names of nodes come and go.
+            del self.used[key]
 
     def full_report(self) -> Report:
         """Return everything that the worker holds."""

@@ -28,10 +28,13 @@ class LoopThread:
         return self._thread.is_alive()
 
     def call(self, work: Coroutine[object, object, Result]) -> Result:
-        """Run a coroutine in the loop and return its result. Must not be called from the loop's own thread.
+        """Run a coroutine in the loop and return its result. Raises `RuntimeError` in the loop's own thread.
 
         An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
         """
+        if threading.get_ident() == self.ident:
+            work.close()
+            raise RuntimeError("this would wait for itself: the call comes from the event loop that has to do the work")
         future = self.spawn(work)
         try:
             return future.result()

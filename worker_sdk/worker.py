@@ -256,6 +256,7 @@ class Worker:
             blocked_after_s=self._blocked_after_s,
             watchdog_limit_s=self._watchdog_s,
         )
+        self._refusal, self._stop_calls = None, queue.SimpleQueue()
         core, thread = Core(settings, self._refused), LoopThread("shardwheel-io")
         try:
             thread.call(core.start())

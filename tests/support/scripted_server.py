@@ -269,8 +269,15 @@ class ScriptedServer(worker_service_pb2_grpc.WorkerServiceServicer):
     """A node. `async with` starts it on a free port and stops it."""
 
     def __init__(
-        self, node: str = "node-1", *, heartbeat_s: float = 0.2, lease_s: float = 1.0, max_result_bytes: int = 1000
+        self,
+        node: str = "node-1",
+        *,
+        heartbeat_s: float = 0.2,
+        lease_s: float = 1.0,
+        max_result_bytes: int = 1000,
+        credentials: grpc.ServerCredentials | None = None,
     ) -> None:
+        """Set the timing. With `credentials` the node speaks TLS."""
         self.node = node
         self.heartbeat_s = heartbeat_s
         self.lease_s = lease_s
@@ -283,6 +290,7 @@ class ScriptedServer(worker_service_pb2_grpc.WorkerServiceServicer):
         self.metadata: dict[str, str] = {}
         """Of the latest call."""
         self.address = ""
+        self._credentials = credentials
         self._taken = 0
         self._news = asyncio.Condition()
         self._server: grpc.aio.Server | None = None
@@ -300,8 +308,12 @@ class ScriptedServer(worker_service_pb2_grpc.WorkerServiceServicer):
         """Listen, on the port of before if there was one."""
         self._server = grpc.aio.server()
         worker_service_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)
-        port = self._server.add_insecure_port(self.address or "127.0.0.1:0")
-        self.address = f"127.0.0.1:{port}"
+        address = self.address or "localhost:0"
+        if self._credentials is None:
+            port = self._server.add_insecure_port(address)
+        else:
+            port = self._server.add_secure_port(address, self._credentials)
+        self.address = f"localhost:{port}"
         await self._server.start()
 
     async def stop(self) -> None:

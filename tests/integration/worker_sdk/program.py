@@ -1,11 +1,14 @@
 """A worker for tests that need one in a process of its own: `python -m worker_sdk …program:worker`."""
 
 import ctypes
+import os
 import time
 
 from worker_sdk import Context, Worker
 
-worker = Worker(blocked_after=0.3)
+worker = Worker(
+    blocked_after=0.3, ca=os.environ.get("SHARDWHEEL_TEST_CA"), token=os.environ.get("SHARDWHEEL_TEST_TOKEN")
+)
 
 
 @worker.handler("quick")

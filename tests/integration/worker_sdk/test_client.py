@@ -401,7 +401,16 @@ async def test_the_client_without_asyncio_does_the_same(api: ScriptedApi) -> Non
                 threads.add(threading.get_ident())
                 yield from new_jobs(1500)
 
-            assert client.bulk_submit(source()).created == 1500
+            progress: list[int] = []
+
+            def tell(now: BulkProgress) -> None:
+                threads.add(threading.get_ident())
+                # The client may be used in here.
+                assert client.submit("a").job_id == 7
+                progress.append(now.stored)
+
+            assert client.bulk_submit(source(), progress=tell).created == 1500
+            assert progress == [1500]
             assert threads == {threading.get_ident()}
         with pytest.raises(RuntimeError, match="closed"):
             client.submit("a")

@@ -242,8 +242,9 @@ async def test_a_handler_that_completes_before_it_sees_the_cancel_has_completed(
 
 
 async def test_an_attempt_over_its_time_is_stopped_though_no_node_says_so(
-    node: ScriptedServer, workers: Workers
+    node: ScriptedServer, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("worker_sdk.inbox._DEADLINE_SLACK_S", 0.05)
     gate = Gate()
     session = await workers.connect(gated_worker(node.address, gate), node)
     await session.send_jobs(assignment(1, "hold", time_left_s=0.1))
