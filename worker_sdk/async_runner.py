@@ -38,6 +38,11 @@ class AsyncRunner:
         self._lanes_are_coming = False
         self._thread = LoopThread(f"shardwheel-{definition.name}")
 
+    @property
+    def busy(self) -> bool:
+        """Whether attempts run or wait. May be read from any thread."""
+        return bool(self._lanes or self._waiting)
+
     def submit(self, attempts: Sequence[Attempt]) -> None:
         """Run attempts, or let them wait for a free slot. Called from any thread, as are all methods below."""
         self._thread.loop.call_soon_threadsafe(self._admit, attempts)

@@ -36,6 +36,7 @@ DEFAULT_MAX_RESULT_BYTES = 1 << 20
 
 _TICK_S = 0.25
 _GRANT_S = 1.0
+_GRANT_DELAY_S = 0.01
 # After the grace: time for cancelled handlers to stop, and for the last results to be acknowledged.
 _STOP_S = 5.0
 _ACK_S = 5.0
@@ -83,6 +84,7 @@ class Core:
             settings.connection, worker=self.worker, incarnation=self.incarnation, limit_s=settings.watchdog_limit_s
         )
         self._interval_s = 3.0
+        self._grant_planned = False
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -185,8 +187,14 @@ class Core:
 
     def _on_settled(self) -> None:
         self._settled.set()
-        if self._inbox.slots_may_move():
-            self._inbox.grant()
+        if not self._grant_planned and self._inbox.slots_may_move():
+            # Many attempts end in a short time; a little later is soon enough for a slot to move.
+            self._grant_planned = True
+            asyncio.get_running_loop().call_later(_GRANT_DELAY_S, self._grant)
+
+    def _grant(self) -> None:
+        self._grant_planned = False
+        self._inbox.grant()
 
     async def _tick(self) -> None:
         """Do what has to be done again and again."""

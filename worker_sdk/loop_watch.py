@@ -37,6 +37,8 @@ class LoopWatch:
         """Ask the loop for a sign of life, or judge how long it has owed one. To be called again and again."""
         question = self._question
         if question is None or question.answered:
+            if not self._runner.busy:
+                return
             self._question = question = _Question(self._clock())
             question.thread = self._runner.probe(partial(self._answer, question))
             return

@@ -218,6 +218,7 @@ def test_a_blocked_loop_is_warned_about_once_with_the_place(bench: Bench, caplog
     now = 100.0
     watch = LoopWatch(bench.runner, patience_s=2.0, clock=lambda: now)
     answered = threading.Event()
+    # An idle loop is left alone.
     watch.look()
     bench.runner.probe(answered.set)
     assert answered.wait(5)
