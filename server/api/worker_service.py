@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Final, Protocol, TypeAlias
 
@@ -52,14 +52,17 @@ class WorkerService(WorkerServiceServicer):
         catalog: Catalog,
         keep_lease: LeaseKeeper,
         node: str,
-        address: Callable[[], str],
+        members: Callable[[], Mapping[str, str]],
         max_result_bytes: int,
     ) -> None:
+        """Serve workers of this node; `members` returns the addresses of all live nodes by name, this one included."""
         self._engine = engine
         self._catalog = catalog
         self._keep_lease = keep_lease
         self._node = node
-        self._address = address
+        self._members = members
+        self._told: Mapping[str, str] = {}
+        self._links: set[StreamLink] = set()
         self._max_result_bytes = max_result_bytes
         self._session_ids = itertools.count(1)
         self._handler_names: dict[int, str] = {}
@@ -95,18 +98,28 @@ class WorkerService(WorkerServiceServicer):
         link.send(welcome)
         superseded = await self._engine.attach(session, running, finished)
         welcome.welcome.superseded.extend(convert.attempt_ref(ref) for ref in superseded)
-        link.send(pb.SessionResponse(members=pb.Members(members=[pb.Member(node=self._node, address=self._address())])))
+        link.send(_members_message(self._members()))
+        self._links.add(link)
         log.info("worker connected", extra={"worker": session.name, "worker_id": session.worker_id})
         reader = asyncio.create_task(self._read(requests, session, link, by_name), name=f"session-{session.name}")
         try:
             while (message := await link.next_message()) is not None:
                 yield message
         finally:
+            self._links.discard(link)
             link.close()
             reader.cancel()
             [said_goodbye] = await asyncio.gather(reader, return_exceptions=True)
             self._engine.detach(session, goodbye=said_goodbye is True)
             log.info("worker disconnected", extra={"worker": session.name, "goodbye": said_goodbye is True})
+
+    async def tell_members(self) -> None:
+        """Tell the workers which nodes there are, if that has changed: they keep a session to each."""
+        members = self._members()
+        if members != self._told:
+            self._told = members
+            for link in self._links:
+                link.send(_members_message(members))
 
     async def _admit(self, hello: pb.Hello, link: StreamLink) -> tuple[WorkerSession, dict[str, int]]:
         namespace_name = _check_hello(hello)
@@ -209,6 +222,12 @@ async def _first(requests: Requests) -> pb.Hello:
     if first.WhichOneof("message") != "hello":
         raise InvalidRequest([InvalidInput("hello", first.WhichOneof("message"), "has to be the first message")])
     return first.hello
+
+
+def _members_message(members: Mapping[str, str]) -> pb.SessionResponse:
+    return pb.SessionResponse(
+        members=pb.Members(members=[pb.Member(node=node, address=address) for node, address in members.items()])
+    )
 
 
 def _check_hello(hello: pb.Hello) -> str:
