@@ -211,6 +211,6 @@ def _final_job(row: Line) -> FinalJob:
     )
 
 
-def jobs_running_throughout(executions: Sequence[Execution], *, began: float, ended: float) -> list[Execution]:
+def running_throughout(executions: Sequence[Execution], *, began: float, ended: float) -> list[Execution]:
     """Return the executions that lasted from before `began` to after `ended`, by the monotonic clock."""
     return [one for one in executions if one.started.mono < began and one.ended is not None and one.ended.mono > ended]

@@ -48,22 +48,21 @@ class Blow:
 def plan(seed: int, seconds: float, faults: Sequence[Fault], *, lease_s: float) -> list[Blow]:
     """Return blows for `seconds` of load: every fault at least once, then at random, in a random order.
 
-    Stops of workers outlast their lease; those of nodes may or may not. The same arguments give the same plan.
+    Stops of workers outlast their lease; those of nodes may or may not. Every victim is back when the load ends. The
+    same arguments give the same plan.
     """
     draw = random.Random(seed)
     count = max(len(faults), int((seconds - _FIRST_S) / _EVERY_S))
     order = [*faults, *(draw.choice(faults) for _ in range(count - len(faults)))]
     draw.shuffle(order)
     step = (seconds - _FIRST_S) / count
-    return [
-        Blow(
-            at_s=round(_FIRST_S + number * step + draw.uniform(0.0, 0.5 * step), 3),
-            fault=fault,
-            victim=draw.randrange(1000),
-            hold_s=round(_hold_s(draw, fault, lease_s), 3),
-        )
-        for number, fault in enumerate(order)
-    ]
+    blows = []
+    for number, fault in enumerate(order):
+        hold_s = _hold_s(draw, fault, lease_s)
+        at_s = _FIRST_S + number * step + draw.uniform(0.0, 0.5 * step)
+        at_s = max(0.0, min(at_s, seconds - hold_s))
+        blows.append(Blow(at_s=round(at_s, 3), fault=fault, victim=draw.randrange(1000), hold_s=round(hold_s, 3)))
+    return sorted(blows, key=lambda blow: blow.at_s)
 
 
 def _hold_s(draw: random.Random, fault: Fault, lease_s: float) -> float:
