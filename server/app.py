@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 # How often a node looks for handlers that were paused, resumed or registered elsewhere.
 CATALOG_REFRESH_S: Final = 1.0
+# How often a node looks whether nodes have come or gone, to tell the workers.
+MEMBERS_REFRESH_S: Final = 0.5
 STOP_GRACE_S: Final = 1.0
 
 
@@ -105,7 +107,9 @@ class Node:
             submitter=self.submitter,
             limits=self._limits(),
         )
-        self.server = ApiServer([self.jobs, self._schedule_service(), self._worker_service(), self._admin_service()])
+        self.cluster = ManagerClusterView(lambda: self.manager.status(), config.coordinator)
+        self.workers = self._worker_service()
+        self.server = ApiServer([self.jobs, self._schedule_service(), self.workers, self._admin_service()])
         port = self.server.bind(config.listen)
         self.address = f"{config.listen.rpartition(':')[0]}:{port}"
         self.manager = self._shard_manager()
@@ -135,7 +139,7 @@ class Node:
             catalog=self.catalog,
             keep_lease=partial(workers.keep, self.database),
             node=self.config.node,
-            address=self._advertised,
+            members=lambda: {one.node: one.address for one in self.cluster.members()},
             max_result_bytes=self.config.max_result_bytes,
         )
 
@@ -145,7 +149,7 @@ class Node:
             partition_of=self._partition_of,
             catalog=self.catalog,
             engine=self.engine,
-            cluster=ManagerClusterView(lambda: self.manager.status(), self.config.coordinator),
+            cluster=self.cluster,
             node=self.config.node,
             version=metadata.version("shardwheel"),
         )
@@ -171,6 +175,7 @@ class Node:
         loops = {
             "shard-manager": self.manager.run(),
             "maintenance": every(EVERY.total_seconds(), "maintenance", _step(maintenance.run_once)),
+            "members": every(MEMBERS_REFRESH_S, "members", self.workers.tell_members),
             "catalog": every(CATALOG_REFRESH_S, "catalog", _step(self._refresh_catalog)),
         }
         return [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
