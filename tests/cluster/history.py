@@ -124,6 +124,8 @@ class Fault(StrEnum):
     KILL_NODE = "kill_node"
     KILL_WORKER = "kill_worker"
     KILL_POSTGRES = "kill_postgres"
+    TERMINATE_NODE = "terminate_node"
+    TERMINATE_WORKER = "terminate_worker"
     STOP_NODE = "stop_node"
     STOP_WORKER = "stop_worker"
     TERMINATE_BACKENDS = "terminate_backends"

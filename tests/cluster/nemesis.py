@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
@@ -23,8 +22,12 @@ MIXED: Final = (
     Fault.TERMINATE_BACKENDS,
 )
 
+EVERYTHING: Final = (*MIXED, Fault.TERMINATE_NODE, Fault.TERMINATE_WORKER)
+
 _EVERY_S: Final = 3.2
 _FIRST_S: Final = 1.5
+# A victim may be stopped while it is asked to end.
+_ENDED_S: Final = 40.0
 
 _TERMINATE: Final = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -48,8 +51,8 @@ class Blow:
 def plan(seed: int, seconds: float, faults: Sequence[Fault], *, lease_s: float) -> list[Blow]:
     """Return blows for `seconds` of load: every fault at least once, then at random, in a random order.
 
-    Stops of workers outlast their lease; those of nodes may or may not. Every victim is back when the load ends. The
-    same arguments give the same plan.
+    Stops of workers outlast their lease; those of nodes may or may not. Every victim that is killed or stopped is back
+    when the load ends. The same arguments give the same plan.
     """
     draw = random.Random(seed)
     count = max(len(faults), int((seconds - _FIRST_S) / _EVERY_S))
@@ -82,7 +85,7 @@ class Nemesis:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.struck: Counter[Fault] = Counter()
+        self._terminated: set[int] = set()
 
     async def run(self, blows: Sequence[Blow]) -> None:
         """Strike at the planned times, counted from now; return when every victim is back."""
@@ -100,6 +103,10 @@ class Nemesis:
                 await self._kill(blow, _chosen(cluster.nodes, blow))
             case Fault.KILL_WORKER:
                 await self._kill(blow, _chosen(cluster.workers, blow))
+            case Fault.TERMINATE_NODE:
+                await self._terminate(blow, _chosen(cluster.nodes, blow))
+            case Fault.TERMINATE_WORKER:
+                await self._terminate(blow, _chosen(cluster.workers, blow))
             case Fault.STOP_NODE:
                 await self._stop(blow, _chosen(cluster.nodes, blow))
             case Fault.STOP_WORKER:
@@ -118,6 +125,16 @@ class Nemesis:
             return
         victim.kill()
         self._note(blow, victim.name)
+        await asyncio.sleep(blow.hold_s)
+        victim.start()
+
+    async def _terminate(self, blow: Blow, victim: ClusterProcess) -> None:
+        # A second signal would make it exit at once.
+        if not victim.running or victim.pid in self._terminated:
+            return
+        self._terminated.add(victim.pid)
+        self._note(blow, victim.name)
+        await victim.terminate(_ENDED_S)
         await asyncio.sleep(blow.hold_s)
         victim.start()
 
@@ -157,7 +174,6 @@ class Nemesis:
             return await asyncio.to_thread(_terminate_all, self._cluster.dsn) > 0
 
     def _note(self, blow: Blow, victim: str) -> None:
-        self.struck[blow.fault] += 1
         self._cluster.journal.write("strike", fault=blow.fault.value, process=victim)
 
 

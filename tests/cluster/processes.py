@@ -66,18 +66,16 @@ class ClusterProcess(DemoProcess):
             self._note("killed")
         super().kill()
 
-    def terminate(self) -> None:
-        """Ask it to stop (SIGTERM)."""
+    async def terminate(self, timeout_s: float) -> int:
+        """Ask it to stop (SIGTERM), wait for its end and return its exit code."""
+        process = self._process
+        assert process is not None, f"{self.name} was never started"
         self._note("terminated")
         self._expected_to_run = False
-        os.kill(self.pid, signal.SIGTERM)
-
-    async def ended(self, timeout_s: float) -> int:
-        """Wait for its end and return its exit code."""
-        await eventually(lambda: not self.running, timeout_s=timeout_s, what=f"the end of {self.name}")
-        self._note("gone")
-        assert self._process is not None
-        return self._process.returncode
+        process.send_signal(signal.SIGTERM)
+        await eventually(lambda: process.poll() is not None, timeout_s=timeout_s, what=f"the end of {self.name}")
+        self._note("gone", process.pid)
+        return process.returncode
 
     def pause(self) -> int:
         """Stop it (SIGSTOP) and return its process id, once it has really stopped."""
@@ -96,5 +94,5 @@ class ClusterProcess(DemoProcess):
             os.kill(pid, signal.SIGCONT)
             self._note("resumed")
 
-    def _note(self, event: str) -> None:
-        self._journal.write(event, kind=self.kind, process=self.name, pid=self.pid)
+    def _note(self, event: str, pid: int | None = None) -> None:
+        self._journal.write(event, kind=self.kind, process=self.name, pid=self.pid if pid is None else pid)

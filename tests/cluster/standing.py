@@ -19,6 +19,8 @@ class Cause(StrEnum):
     """Stopped for longer than its lease."""
     GIVEN_BACK = "given_back"
     """By a worker that was asked to stop."""
+    UNACKNOWLEDGED = "unacknowledged"
+    """The worker was asked to stop, and has left with a result that no node had acknowledged in time."""
     TIMED_OUT = "timed_out"
     FAILED = "failed"
     """The handler raised an error, as it was to."""
@@ -89,9 +91,11 @@ class Standing:
                 return Cause.WORKER_STOPPED
             if life.killed is not None and life.killed.wall <= later.claimed_at:
                 return Cause.WORKER_DIED
-            gave_back = execution.outcome != COMPLETED and life.terminated is not None
-            if gave_back and life.terminated is not None and life.terminated.wall <= later.claimed_at:
+            asked = life.terminated is not None and life.terminated.wall <= later.claimed_at
+            if asked and execution.outcome != COMPLETED:
                 return Cause.GIVEN_BACK
+            if asked and life.gone is not None and life.gone.wall <= later.claimed_at:
+                return Cause.UNACKNOWLEDGED
         timeout_s = self._timeout_s(execution)
         if timeout_s is not None and later.claimed_at >= execution.claimed_at + timeout_s:
             return Cause.TIMED_OUT

@@ -49,8 +49,7 @@ async def _strike(cluster: Cluster, boundary: float, before_s: float, *, kill: b
     if kill:
         node.kill()
     else:
-        node.terminate()
-        await node.ended(_ENDED_S)
+        await node.terminate(_ENDED_S)
     node.start()
 
 

@@ -8,7 +8,7 @@ from tests.cluster.client import Load
 from tests.cluster.cluster import QUICK
 from tests.cluster.conftest import StartCluster
 from tests.cluster.history import Fault
-from tests.cluster.nemesis import MIXED, plan
+from tests.cluster.nemesis import EVERYTHING, MIXED, plan
 from tests.cluster.run import new_run
 
 LEASE_S = 5.0
@@ -43,4 +43,4 @@ async def test_kills_for_a_minute(start_cluster: StartCluster, seed: int) -> Non
 async def test_chaos(start_cluster: StartCluster, seed: int) -> None:
     """All faults mixed, for as many minutes as the environment says (2)."""
     seconds = 60.0 * float(os.environ.get("SHARDWHEEL_CHAOS_MINUTES", "2"))
-    await _survive(start_cluster, seed, seconds, MIXED, Load(rate=500.0, seconds=seconds))
+    await _survive(start_cluster, seed, seconds, EVERYTHING, Load(rate=500.0, seconds=seconds))

@@ -69,8 +69,7 @@ async def test_late_result_of_a_stopped_worker_is_refused(start_cluster: StartCl
     outcomes = {one.job: one.outcome for one in read_executions(cluster.execution_files) if one.pid == stopped}
     assert [outcomes[job] for job in ids] == ["CancelledError", "Cancelled", COMPLETED]
     # A result of the worker that went on would be known by now: it says goodbye only when all are acknowledged.
-    first.terminate()
-    assert await first.ended(10.0) == 0
+    assert await first.terminate(10.0) == 0
     await run.quiet()
     history, verdict = run.verdict()
     assert verdict.numbers["again_worker_stopped"] == 3
@@ -113,8 +112,7 @@ async def test_graceful_stop(start_cluster: StartCluster) -> None:
     await _until(cluster, lambda found: _running(found, [*ending, endless], first.pid), "the jobs to run")
     second.start()
     await cluster.until_connected([second.name])
-    first.terminate()
-    assert await first.ended(15.0) == 0
+    assert await first.terminate(15.0) == 0
     await run.quiet()
     history, verdict = run.verdict()
     assert verdict.numbers["again_given_back"] == 1

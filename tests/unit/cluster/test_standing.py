@@ -64,8 +64,10 @@ def test_a_worker_that_was_asked_to_stop_gives_back() -> None:
     first, second = execution(outcome="CancelledError"), again(start=3.0, end=4.0)
     assert cause(first, second, life(1, terminated=at(1.5)), life(2)) is Cause.GIVEN_BACK
     assert cause(first, second, life(1, terminated=at(3.5)), life(2)) is None
-    # Work that is done is not given back.
+    # Work that is done is not given back; it may be lost with a worker that leaves while no node answers.
     assert cause(execution(), second, life(1, terminated=at(1.5)), life(2)) is None
+    assert cause(execution(), second, life(1, terminated=at(1.5), gone=at(3.5)), life(2)) is None
+    assert cause(execution(), second, life(1, terminated=at(1.5), gone=at(2.5)), life(2)) is Cause.UNACKNOWLEDGED
 
 
 def test_failures_that_were_asked_for() -> None:
