@@ -1,8 +1,8 @@
 """What this node knows of due work: a cache in front of the due index of the database.
 
-Jobs of the future wait in the timer wheel; due ones in a heap per handler, the most urgent first. The cache holds a
-bounded number of jobs per (shard, handler, priority): a *marker* in the wheel says from when on there may be more than
-it knows, and a pair (shard, handler) is *behind* if more due jobs exist than it knows. It may be wrong in any way
+Jobs of the near future wait in the timer wheel; due ones in a heap per handler, the most urgent first. The cache holds
+a bounded number of jobs per (shard, handler, priority): a *marker* in the wheel says from when on there may be more
+than it knows, and a pair (shard, handler) is *behind* if more due jobs exist than it knows. It may be wrong in any way
 without harm: a claim checks everything again, and the sweep of the database repairs what was missed.
 """
 
@@ -20,6 +20,10 @@ from server.engine.wheel import TimerWheel, WheelFull
 PEEK_LIMIT: Final = 64
 # Due jobs per priority of a pair that are remembered.
 READY_LIMIT: Final = 512
+# Jobs that lie further ahead are not remembered one by one, or a million of them would displace those of the next
+# seconds: their pair is read this much before the earliest of them is due.
+HORIZON_MS: Final = 60_000
+READ_AHEAD_MS: Final = 1_000
 
 PairKey: TypeAlias = tuple[int, int]
 
@@ -32,6 +36,11 @@ class Pair:
     ready: list[int] = field(default_factory=lambda: [0] * 5)
     behind: bool = False
     peeking: bool = False
+
+    def reach(self, job: DueJob) -> None:
+        """Bring the lower bound of the job's priority down to it, if it lies above."""
+        if job.due_at < self.bounds[job.priority - 1]:
+            self.bounds[job.priority - 1] = job.due_at
 
 
 @dataclass(slots=True)
@@ -72,21 +81,25 @@ class DueIndex:
         """Take in pending jobs that were told of or read."""
         for job in jobs:
             pair = self.pair(job.shard, job.handler_id)
-            if job.due_at < pair.bounds[job.priority - 1]:
-                pair.bounds[job.priority - 1] = job.due_at
+            pair.reach(job)
             tick = tick_of(job.due_at)
             if tick <= now_ms:
                 self._wheel.cancel(job.job_id)
                 self._make_ready(job, pair)
-            else:
-                self._unready(job)
+                continue
+            self._unready(job)
+            if tick - now_ms <= HORIZON_MS:
                 self._wait(job.job_id, tick, job)
+            else:
+                self._wheel.cancel(job.job_id)
+                self._wait_for_pair((job.shard, job.handler_id), tick - READ_AHEAD_MS)
 
     def swept(self, jobs: Iterable[DueJob], now_ms: int) -> None:
         """Take in what a sweep found: the earliest job of each (shard, handler, priority)."""
         for job in jobs:
             pair = self.pair(job.shard, job.handler_id)
-            if job.job_id in self._ready_ids or job.job_id in self._wheel or pair.behind:
+            pair.reach(job)
+            if job.job_id in self._ready_ids or pair.behind or self._is_awaited(job):
                 continue
             self.add((job,), now_ms)
             self._to_peek.add((job.shard, job.handler_id))
@@ -113,10 +126,10 @@ class DueIndex:
     def advance(self, now_ms: int) -> None:
         """Move what has become due to the ready heaps."""
         for item in self._wheel.advance(now_ms):
-            if isinstance(item, DueJob):
-                self._make_ready(item, self.pair(item.shard, item.handler_id))
-            else:
+            if not isinstance(item, DueJob):
                 self._to_peek.add(item)
+            elif (pair := self._pairs.get((item.shard, item.handler_id))) is not None:
+                self._make_ready(item, pair)
 
     def next_tick(self) -> int | None:
         """Return the earliest instant at which something becomes due, in milliseconds since 1970."""
@@ -161,6 +174,8 @@ class DueIndex:
                 kept.append(job)
                 continue
             self._unready(job)
+            # A claim that was under way when the job was told of may have raised the bound past it.
+            self.pair(job.shard, job.handler_id).reach(job)
             takes.setdefault(job.shard, Take()).jobs.append(job)
         for job in kept:
             heappush(heap, job)
@@ -215,7 +230,7 @@ class DueIndex:
             self._make_ready(job, pair)
 
     def forget_shard(self, shard: int) -> None:
-        """Drop everything about a shard."""
+        """Drop everything about a shard, but for timers of the near future, which come to nothing."""
         for key in [key for key in self._pairs if key[0] == shard]:
             self._set_behind(key, behind=False)
             self._wheel.cancel(key)
@@ -247,6 +262,12 @@ class DueIndex:
         if job.job_id in self._ready_ids:
             self._ready_ids.discard(job.job_id)
             self.pair(job.shard, job.handler_id).ready[job.priority - 1] -= 1
+
+    def _is_awaited(self, job: DueJob) -> bool:
+        """Whether the wheel brings the job up in time: by itself, or by a reading of its pair."""
+        keys = (job.job_id, (job.shard, job.handler_id))
+        ticks = [tick for tick in map(self._wheel.tick_of, keys) if tick is not None]
+        return bool(ticks) and min(ticks) <= tick_of(job.due_at)
 
     def _wait(self, key: int | PairKey, tick: int, item: DueJob | PairKey) -> None:
         try:
