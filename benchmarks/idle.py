@@ -32,11 +32,12 @@ async def run(*, quick: bool) -> Report:
                 SHARDWHEEL_BENCH_LOG=str(Path(folder) / "starts.log"),
             )
             try:
-                started = await _submit(runs, Path(folder) / "starts.log")
+                sent = await _submit(runs)
             finally:
                 for process in (worker, node):
                     process.terminate()
                     await process.wait()
+            started = _lateness(sent, Path(folder) / "starts.log")
     started.sort()
     return Report(
         scenario="idle",
@@ -56,7 +57,8 @@ async def _start(arguments: list[str], dsn: str, **environment: str) -> asyncio.
     )
 
 
-async def _submit(runs: int, log: Path) -> list[float]:
+async def _submit(runs: int) -> dict[int, float]:
+    """Submit jobs one by one; return when each was sent."""
     async with AsyncClient("127.0.0.1:17400") as client:
         sent: dict[int, float] = {}
         for number in range(runs + WARM_UP):
@@ -73,7 +75,12 @@ async def _submit(runs: int, log: Path) -> list[float]:
             sent[job.job_id] = begun
             await client.wait(job.job_id)
             await asyncio.sleep(0.01)
-    started = {}
+    return sent
+
+
+def _lateness(sent: dict[int, float], log: Path) -> list[float]:
+    """Return the milliseconds from submit to start, without the warm-up."""
+    started: dict[int, float] = {}
     for line in log.read_text().splitlines():
         entry = json.loads(line)
         started.setdefault(entry["job_id"], entry["at"])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from server.api.ports import MemberView, PlanView
-from shard_manager.manager import ManagerStatus
+from shard_manager.status import ManagerStatus
 
 
 class ManagerClusterView:

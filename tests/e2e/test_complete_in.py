@@ -71,7 +71,9 @@ async def test_every_effect_happens_exactly_once_whatever_is_killed(node: Node, 
     assert kills >= 4
     rows = await node.database.fetch("SELECT number, count(*) FROM public.effects GROUP BY number ORDER BY number")
     assert [(row[0], row[1]) for row in rows] == [(number, 1) for number in range(jobs)]
-    rows = await node.database.fetch("SELECT count(*) AS kept, count(DISTINCT id) AS jobs FROM job_history WHERE state = 3")
+    rows = await node.database.fetch(
+        "SELECT count(*) AS kept, count(DISTINCT id) AS jobs FROM job_history WHERE state = 3"
+    )
     assert tuple(rows[0]) == (jobs, jobs)
 
 

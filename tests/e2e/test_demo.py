@@ -74,7 +74,7 @@ def test_the_kill_of_the_only_node_repeats_nothing(folder: Path) -> None:
     ("flags", "said"),
     [
         (["--jobs", "10"], "--jobs: has to be from 100 to 1000000"),
-        (["--nodes", "0"], "--nodes: has to be from 1 to 16"),
+        (["--nodes", "0"], "--nodes: has to be from 1 to 8"),
         (["--workers", "99"], "--workers: has to be from 1 to 16"),
         (["--kill", "postgres"], "--kill"),
         (["--coordinator", "etcd"], "--coordinator"),
