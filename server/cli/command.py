@@ -103,7 +103,7 @@ def _dev(
 @app.command("demo")
 def _demo(
     jobs: Annotated[int, typer.Option(metavar="N", help="Jobs to run, 100 to 1000000.")] = 20_000,
-    nodes: Annotated[int, typer.Option(metavar="N", help="Nodes, 1 to 16.")] = 1,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Nodes, 1 to 8.")] = 1,
     workers: Annotated[int, typer.Option(metavar="N", help="Workers, 1 to 16.")] = 2,
     kill: Annotated[
         Kill, typer.Option(help="What to kill (-9) half-way. The only one of its kind is started again at once.")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Final, get_type_hints
 
 import typer
 
@@ -62,7 +62,7 @@ def _docs() -> list[str]:
     return docs
 
 
-def _parameter(one: "Field[Any]", doc: str) -> inspect.Parameter:
+def _parameter(one: "Field[object]", doc: str) -> inspect.Parameter:
     notes = [f"env: {PREFIX}{one.name.upper()}"]
     default = _default(one)
     if default:
@@ -74,7 +74,7 @@ def _parameter(one: "Field[Any]", doc: str) -> inspect.Parameter:
     )
 
 
-def _default(one: "Field[Any]") -> str:
+def _default(one: "Field[object]") -> str:
     if one.default is MISSING:
         return "the name of the host" if one.name == "node" else ""
     return _span(one.default) if isinstance(one.default, timedelta) else str(one.default)

@@ -6,7 +6,9 @@ from typing import Final
 
 from server.domain.errors import InvalidInput
 
-MAX_PROCESSES: Final = 16
+# Each node takes 16 of PostgreSQL's 200 connections.
+MAX_NODES: Final = 8
+MAX_WORKERS: Final = 16
 
 
 class Kill(StrEnum):
@@ -37,6 +39,6 @@ class DemoSettings:
     def __post_init__(self) -> None:
         if not 100 <= self.jobs <= 1_000_000:
             raise InvalidInput("jobs", self.jobs, "has to be from 100 to 1000000")
-        for name in ("nodes", "workers"):
-            if not 1 <= getattr(self, name) <= MAX_PROCESSES:
-                raise InvalidInput(name, getattr(self, name), f"has to be from 1 to {MAX_PROCESSES}")
+        for name, most in (("nodes", MAX_NODES), ("workers", MAX_WORKERS)):
+            if not 1 <= getattr(self, name) <= most:
+                raise InvalidInput(name, getattr(self, name), f"has to be from 1 to {most}")
