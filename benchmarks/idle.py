@@ -7,6 +7,7 @@ at which the handler starts from the worker's log, all on one machine's clock.
 import asyncio
 import json
 import os
+import socket
 import statistics
 import sys
 import tempfile
@@ -25,14 +26,15 @@ async def run(*, quick: bool) -> Report:
     runs = 200 if quick else 1000
     async with fresh_database() as (dsn, _):
         with tempfile.TemporaryDirectory(prefix="shardwheel-idle-") as folder:
-            node = await _start(["-m", "server.cli", "serve", "--listen", "127.0.0.1:17400", "--data-dir", folder], dsn)
+            address = _free_address()
+            node = await _start(["-m", "server.cli", "serve", "--listen", address, "--data-dir", folder], dsn)
             worker = await _start(
-                ["-m", "worker_sdk", "benchmarks.idle_worker:worker", "--address", "127.0.0.1:17400"],
+                ["-m", "worker_sdk", "benchmarks.idle_worker:worker", "--address", address],
                 dsn,
                 SHARDWHEEL_BENCH_LOG=str(Path(folder) / "starts.log"),
             )
             try:
-                sent = await _submit(runs)
+                sent = await _submit(address, runs)
             finally:
                 for process in (worker, node):
                     process.terminate()
@@ -57,25 +59,26 @@ async def _start(arguments: list[str], dsn: str, **environment: str) -> asyncio.
     )
 
 
-async def _submit(runs: int) -> dict[int, float]:
+async def _submit(address: str, runs: int) -> dict[int, float]:
     """Submit jobs one by one; return when each was sent."""
-    async with AsyncClient("127.0.0.1:17400") as client:
+    async with AsyncClient(address, timeout=30) as client:
+        # The client tries again until the node listens; the worker has connected when the first job is done.
+        first = await client.submit("bench.idle", {"number": 0})
+        await client.wait(first.job_id, timeout=30)
         sent: dict[int, float] = {}
         for number in range(runs + WARM_UP):
             begun = time.time()
-            while True:
-                try:
-                    job = await client.submit("bench.idle", {"number": number})
-                    break
-                except Exception:
-                    if number or time.time() - begun > 30:
-                        raise
-                    await asyncio.sleep(0.2)
-                    begun = time.time()
+            job = await client.submit("bench.idle", {"number": number})
             sent[job.job_id] = begun
             await client.wait(job.job_id)
             await asyncio.sleep(0.01)
     return sent
+
+
+def _free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def _lateness(sent: dict[int, float], log: Path) -> list[float]:
