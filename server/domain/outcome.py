@@ -49,7 +49,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class CancelConfirmed:
-    """The attempt stopped because a user cancelled the job, or did not stop in time."""
+    """The attempt stopped because it was told to, other than by a timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +166,10 @@ def decide(outcome: Outcome, facts: AttemptFacts, now: datetime, draw: Callable[
         case Committed():
             message = "the handler said that its transaction completed the job, but the transaction was not committed"
             return _unsuccessful(facts, AttemptOutcome.FAILED, "uncommitted", message, now, draw)
-        case CancelConfirmed():
-            return _cancelled(ref)
         case Snoozed():
             return _cancelled(ref) if facts.cancel_requested else Requeue(ref=ref, delay=outcome.delay, burn=False)
-        case Interrupted() | Undelivered():
+        case CancelConfirmed() | Interrupted() | Undelivered():
+            # A stop that no user asked for, such as that of a superseded attempt, must not end the job.
             return _cancelled(ref) if facts.cancel_requested else Requeue(ref=ref, delay=None, burn=False)
         case _:
             assert_never(outcome)

@@ -1,20 +1,32 @@
 """The completer: stores what workers report, in batches, and acknowledges it after the commit.
 
-Results wait in a queue; each flush takes all that has gathered while the one before was under way. A flush that fails
-is tried again until the database takes it; the worker keeps its results as well, until they are acknowledged.
+Results wait in a queue; each flush takes all that has gathered while the one before was under way, and stores it by
+partition, in statements of bounded size. What fails is tried again until the database takes it, in smaller statements,
+and after a pause that holds up its own partition alone. A result that cannot be stored for a reason of its own is
+singled out, and the others are stored. The worker keeps its results as well, until they are acknowledged.
 """
 
 import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from server.domain.job import AttemptRef
-from server.domain.outcome import AckStatus, Committed, Completed, Decision, Outcome, completed, decide, needs_facts
-from server.domain.sharding import shard_of_id
+from server.domain.outcome import (
+    MAX_ERROR_MESSAGE_CHARS,
+    AckStatus,
+    Committed,
+    Completed,
+    Decision,
+    Failed,
+    Outcome,
+    completed,
+    decide,
+    needs_facts,
+)
 from server.engine.ender import Ender
 from server.engine.loops import Backoff
 from server.engine.ownership import Ownership
@@ -24,6 +36,10 @@ from server.engine.slots import SlotBook, WorkerSession
 log = logging.getLogger(__name__)
 
 MAX_FLUSH: Final = 2000
+# A statement carries at most this many bytes (or one result): a larger one might never end in its time.
+MAX_STATEMENT_BYTES: Final = 4 << 20
+# Nor might one that moves many large payloads to the history: so many results go into one after 0, 1, more failures.
+STATEMENT_RESULTS: Final = (MAX_FLUSH, 64, 16)
 FLUSHERS: Final = 2
 
 
@@ -45,6 +61,9 @@ class Completer:
         self._slots = slots
         self._ender = ender
         self._queue: deque[Reported] = deque()
+        self._held: dict[int, list[Reported]] = {}
+        """Results of partitions that the database did not take lately, until they are tried again."""
+        self._backoffs: dict[int, Backoff] = {}
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
         self._busy = 0
@@ -61,7 +80,7 @@ class Completer:
         """Wait until every result that came in is stored; return whether that happened in time."""
         try:
             async with asyncio.timeout(timeout_s):
-                while self._queue or self._busy:
+                while self._queue or self._held or self._busy:
                     self._settled.clear()
                     await self._settled.wait()
         except TimeoutError:
@@ -70,7 +89,6 @@ class Completer:
 
     async def run(self) -> None:
         """Store results for ever."""
-        backoff = Backoff()
         while True:
             while not self._queue:
                 self._wake.clear()
@@ -79,16 +97,6 @@ class Completer:
             self._busy += 1
             try:
                 await self._flush(batch)
-                backoff.reset()
-            except (StoreUnavailable, OutcomeUnknown) as error:
-                if not backoff.failures:
-                    log.warning("results wait for the database", extra={"error": str(error), "results": len(batch)})
-                self._queue.extendleft(reversed(batch))
-                await asyncio.sleep(backoff.next_s())
-            except Exception:
-                log.exception("results could not be stored", extra={"results": len(batch)})
-                self._queue.extend(batch)
-                await asyncio.sleep(backoff.next_s())
             finally:
                 self._busy -= 1
                 self._settled.set()
@@ -96,10 +104,51 @@ class Completer:
     async def _flush(self, batch: list[Reported]) -> None:
         by_partition: dict[int, dict[AttemptRef, Reported]] = {}
         for one in batch:
-            partition = self._ownership.partition_of[shard_of_id(one.ref.job_id)]
-            by_partition.setdefault(partition, {}).setdefault(one.ref, one)
+            partition = self._ownership.partition_of_job(one.ref.job_id)
+            if partition is None:
+                # There never was such a job: no row, as with one that has left.
+                self._send_acks([(one, AckStatus.DUPLICATE)])
+            else:
+                by_partition.setdefault(partition, {}).setdefault(one.ref, one)
         for partition, reported in by_partition.items():
-            await self._flush_partition(partition, reported)
+            if partition in self._held:
+                self._held[partition].extend(reported.values())
+                continue
+            left: list[Reported] = []
+            failures = backoff.failures if (backoff := self._backoffs.get(partition)) is not None else 0
+            most = STATEMENT_RESULTS[min(failures, len(STATEMENT_RESULTS) - 1)]
+            for chunk in _chunks(list(reported.values()), most):
+                left += chunk if left else await self._try(partition, chunk)
+            if left:
+                self._hold(partition, left)
+            else:
+                self._backoffs.pop(partition, None)
+
+    async def _try(self, partition: int, chunk: list[Reported]) -> list[Reported]:
+        """Store results of a partition; return those that have to be tried again."""
+        try:
+            await self._flush_partition(partition, {one.ref: one for one in chunk})
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            if not self._backoffs:
+                log.warning("results wait for the database", extra={"error": str(error), "results": len(chunk)})
+            return chunk
+        except Exception:
+            if len(chunk) == 1:
+                log.exception("a result could not be stored", extra={"attempt": chunk[0].ref})
+                return chunk
+            middle = len(chunk) // 2
+            return await self._try(partition, chunk[:middle]) + await self._try(partition, chunk[middle:])
+        return []
+
+    def _hold(self, partition: int, left: list[Reported]) -> None:
+        """Try results of a partition again later, and meanwhile no others of it."""
+        self._held.setdefault(partition, []).extend(left)
+        pause = self._backoffs.setdefault(partition, Backoff()).next_s()
+        asyncio.get_running_loop().call_later(pause, self._resume, partition)
+
+    def _resume(self, partition: int) -> None:
+        self._queue.extend(self._held.pop(partition, ()))
+        self._wake.set()
 
     async def _flush_partition(self, partition: int, reported: dict[AttemptRef, Reported]) -> None:
         accepted = await self._end(partition, reported)
@@ -128,7 +177,7 @@ class Completer:
     ) -> None:
         rejected = [ref for ref in reported if ref not in accepted]
         there = await self._store.still_there(partition, [ref.job_id for ref in rejected]) if rejected else set()
-        outgoing: dict[WorkerSession, list[tuple[AttemptRef, AckStatus]]] = {}
+        acks = []
         for ref, one in reported.items():
             status = AckStatus.ACCEPTED
             if ref not in accepted:
@@ -137,7 +186,38 @@ class Completer:
                 if gone and isinstance(one.outcome, Committed):
                     status = AckStatus.ACCEPTED
                 self._ender.gone(ref, job_final=gone)
+            acks.append((one, status))
+        self._send_acks(acks)
+
+    def _send_acks(self, acks: Sequence[tuple[Reported, AckStatus]]) -> None:
+        outgoing: dict[WorkerSession, list[tuple[AttemptRef, AckStatus]]] = {}
+        for one, status in acks:
             self.acks[status] += 1
-            outgoing.setdefault(one.session, []).append((ref, status))
-        for session, acks in outgoing.items():
-            session.link.send_acks(acks)
+            outgoing.setdefault(one.session, []).append((one.ref, status))
+        for session, own in outgoing.items():
+            session.link.send_acks(own)
+
+
+def _chunks(reported: Sequence[Reported], most: int) -> Iterator[list[Reported]]:
+    """Cut results into statements of at most `most` of them."""
+    chunk: list[Reported] = []
+    size = 0
+    for one in reported:
+        own = _size(one.outcome)
+        if chunk and (len(chunk) >= most or size + own > MAX_STATEMENT_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(one)
+        size += own
+    if chunk:
+        yield chunk
+
+
+def _size(outcome: Outcome) -> int:
+    match outcome:
+        case Completed():
+            return len(outcome.result)
+        case Failed():
+            return min(len(outcome.message), MAX_ERROR_MESSAGE_CHARS)
+        case _:
+            return 0

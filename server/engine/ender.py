@@ -44,10 +44,12 @@ class Ender:
         self.ended_by_state: dict[JobState, int] = {}
 
     def by_partition(self, refs: Iterable[AttemptRef]) -> dict[int, list[AttemptRef]]:
-        """Group attempts by the partition of their job."""
+        """Group attempts by the partition of their job; those whose shard does not exist are left out."""
         groups: dict[int, list[AttemptRef]] = {}
         for ref in refs:
-            groups.setdefault(self._ownership.partition_of[shard_of_id(ref.job_id)], []).append(ref)
+            partition = self._ownership.partition_of_job(ref.job_id)
+            if partition is not None:
+                groups.setdefault(partition, []).append(ref)
         return groups
 
     async def end(self, partition: int, decisions: Sequence[Decision]) -> set[AttemptRef]:

@@ -8,6 +8,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
+from server.domain.sharding import shard_of_id
+
 log = logging.getLogger(__name__)
 
 
@@ -20,6 +22,11 @@ class Ownership:
         self.epochs: dict[int, int] = {}
         self.on_fenced: Callable[[int], None] = lambda shard: None
         self._lanes = [asyncio.Lock() for _ in range(self.partitions)]
+
+    def partition_of_job(self, job_id: int) -> int | None:
+        """Return the partition of a job; None if there is no such shard, so that the id was made up."""
+        shard = shard_of_id(job_id)
+        return self.partition_of[shard] if shard < len(self.partition_of) else None
 
     def lane(self, partition: int) -> asyncio.Lock:
         """Return the lock that every fenced statement of the partition is run under."""
