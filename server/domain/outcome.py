@@ -4,6 +4,7 @@ Outcomes come from workers or from the reaper; `decide` turns one, with the atte
 final, or goes back to pending. The store applies decisions, each keyed on (job, open claim).
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,6 +13,9 @@ from typing import TypeAlias, assert_never
 
 from server.domain.job import AttemptOutcome, AttemptRef, Backoff, JobState
 from server.domain.retry import delay as retry_delay
+
+# All control characters but line breaks and tabs, those of the second block too: U+009B starts a terminal's commands.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 MAX_ERROR_TYPE_CHARS = 200
 MAX_ERROR_MESSAGE_CHARS = 16_384
@@ -237,4 +241,4 @@ def clean(text: str, limit: int) -> str:
         half = (limit - 20) // 2
         text = f"{text[:half]}\n[… cut …]\n{text[-half:]}"
     text = text.encode("utf-8", "replace").decode("utf-8")
-    return "".join(c if (c >= " " and c != "\x7f") or c in "\n\t" else "�" for c in text)
+    return _CONTROLS.sub("�", text)

@@ -35,18 +35,22 @@ class Backoff:
 
 
 async def every(interval_s: float, name: str, step: Callable[[], Awaitable[None]]) -> None:
-    """Run `step` for ever, `interval_s` apart; a failing step is logged once per streak and tried again later."""
+    """Run `step` for ever, `interval_s` apart; a failing step is logged once per streak and kind of error, and tried
+    again later."""
     backoff = Backoff()
+    logged: type[Exception] | None = None
     while True:
         try:
             await step()
             backoff.reset()
+            logged = None
             pause = interval_s
         except (StoreUnavailable, OutcomeUnknown) as error:
-            if not backoff.failures:
+            if logged is not type(error):
                 log.warning("loop waits for the database", extra={"loop": name, "error": str(error)})
-            pause = max(interval_s, backoff.next_s())
-        except Exception:
-            log.exception("loop step failed", extra={"loop": name})
-            pause = max(interval_s, backoff.next_s())
+            logged, pause = type(error), max(interval_s, backoff.next_s())
+        except Exception as error:
+            if logged is not type(error):
+                log.exception("loop step failed", extra={"loop": name})
+            logged, pause = type(error), max(interval_s, backoff.next_s())
         await asyncio.sleep(pause)
