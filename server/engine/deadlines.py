@@ -5,12 +5,15 @@ node does not watch is told a little later.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from server.domain.job import AttemptRef
 from server.engine.clock import DatabaseClock, tick_of
 from server.engine.registry import Registry, RunningEntry
 from server.engine.wheel import TimerWheel, WheelFull
+
+log = logging.getLogger(__name__)
 
 
 class Deadlines:
@@ -54,6 +57,13 @@ class Deadlines:
                 pass
             self._wake.clear()
             for ref in self._wheel.advance(self._clock.now_ms()):
-                entry = self._registry.get(ref)
-                if entry is not None:
-                    self._over(entry)
+                self._tell(ref)
+
+    def _tell(self, ref: AttemptRef) -> None:
+        entry = self._registry.get(ref)
+        if entry is None:
+            return
+        try:
+            self._over(entry)
+        except Exception:
+            log.exception("attempt over its time could not be told", extra={"job_id": ref.job_id, "claim": ref.claim})

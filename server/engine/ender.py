@@ -13,6 +13,7 @@ from server.domain.ending import ANY_LEASE, Ended, FencedEnds, Recheck
 from server.domain.job import AttemptRef, JobState
 from server.domain.outcome import AttemptFacts, Decision, Finish, Outcome, Requeue, decide
 from server.domain.sharding import shard_of_id
+from server.engine.deadlines import Deadlines
 from server.engine.ownership import Ownership
 from server.engine.ports import EndingStore
 from server.engine.registry import Registry
@@ -29,6 +30,7 @@ class Ender:
         store: EndingStore,
         ownership: Ownership,
         registry: Registry,
+        deadlines: Deadlines,
         slots: SlotBook,
         waiters: Waiters,
         pending: Callable[[Sequence[DueJob]], None],
@@ -37,6 +39,7 @@ class Ender:
         self._store = store
         self._ownership = ownership
         self._registry = registry
+        self._deadlines = deadlines
         self._slots = slots
         self._waiters = waiters
         self._pending = pending
@@ -111,6 +114,7 @@ class Ender:
         """Drop an attempt that is known to have ended somehow."""
         entry = self._registry.remove(ref)
         if entry is not None:
+            self._deadlines.forget(ref)
             self._slots.returned(entry.worker_id, ref)
 
     def gone(self, ref: AttemptRef, *, job_final: bool) -> None:

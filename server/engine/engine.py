@@ -67,16 +67,17 @@ class Engine:
             failpoints=self.failpoints,
         )
         self.parking = Parking(store=store, ownership=self.ownership, pending=self.jobs_added)
+        self.deadlines = Deadlines(registry=self.registry, clock=self.clock, over=self._over_time)
         self.ender = Ender(
             store=store,
             ownership=self.ownership,
             registry=self.registry,
+            deadlines=self.deadlines,
             slots=self.slots,
             waiters=self.waiters,
             pending=self.jobs_added,
             key_freed=self.parking.key_freed,
         )
-        self.deadlines = Deadlines(registry=self.registry, clock=self.clock, over=self._over_time)
         self.adoption = Adoption(
             store=store,
             ownership=self.ownership,
