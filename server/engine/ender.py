@@ -7,6 +7,7 @@ fenced and with their reason checked again in the statement.
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Final
 
 from server.domain.due import DueJob
 from server.domain.ending import ANY_LEASE, Ended, FencedEnds, Recheck
@@ -19,6 +20,9 @@ from server.engine.ports import EndingStore
 from server.engine.registry import Registry
 from server.engine.slots import SlotBook
 from server.engine.waiters import Waiters
+
+# A finish moves the payload to the history: a statement for more of the largest ones might never be done in its time.
+MAX_FENCED_FINISHES: Final = 64
 
 
 class Ender:
@@ -83,9 +87,10 @@ class Ender:
         ended: list[Ended] = []
         finishes = [one for one in decisions if isinstance(one, Finish)]
         requeues = [one for one in decisions if isinstance(one, Requeue)]
-        if finishes:
-            epochs = self._epochs(finishes)
-            ends = await self._store.fenced_finish(partition, epochs, finishes, recheck, grace, as_of)
+        for start in range(0, len(finishes), MAX_FENCED_FINISHES):
+            some = finishes[start : start + MAX_FENCED_FINISHES]
+            epochs = self._epochs(some)
+            ends = await self._store.fenced_finish(partition, epochs, some, recheck, grace, as_of)
             ended += self._checked(epochs, ends)
         if requeues:
             epochs = self._epochs(requeues)

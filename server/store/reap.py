@@ -16,6 +16,8 @@ from server.store.finish import facts_of
 from server.store.partitions import run_history
 
 PAGE: Final = 500
+# Expired jobs whose payloads are moved to the history by one statement: more might not be done in its time, ever.
+MAX_EXPIRE_BYTES: Final = 16 << 20
 
 
 _RUNNING_COLUMNS: Final = (
@@ -47,11 +49,15 @@ EXPIRE: Final = Statement(
     "WITH "
     + FENCE
     + """,
-late AS (
-    SELECT j.id FROM me CROSS JOIN LATERAL (
-        SELECT x.id FROM {jobs} x
+ripe AS MATERIALIZED (
+    SELECT j.id, j.bytes FROM me CROSS JOIN LATERAL (
+        SELECT x.id, octet_length(x.payload) AS bytes FROM {jobs} x
         WHERE x.state <> 1 AND x.shard = me.shard AND x.expires_at IS NOT NULL AND x.expires_at <= now()
         ORDER BY x.expires_at LIMIT %s::int8 FOR UPDATE SKIP LOCKED) j),
+late AS (
+    SELECT s.id FROM (
+        SELECT r.id, sum(r.bytes) OVER (ORDER BY r.id ROWS UNBOUNDED PRECEDING) - r.bytes AS before FROM ripe r) s
+    WHERE s.before < %s::int8),
 gone AS (DELETE FROM {jobs} j USING late l WHERE j.id = l.id RETURNING j.*),
 kept AS (
     INSERT INTO job_history (id, due_at, created_at, finished_at, started_at, claim, worker_id, schedule_id,
@@ -164,7 +170,7 @@ async def expire(
     database: Database, partition: int, epochs: Sequence[tuple[int, int]]
 ) -> tuple[list[int], frozenset[int]]:
     """Fail pending jobs whose time is over; return their ids, and the shards that still were ours."""
-    rows = await run_history(database, EXPIRE.on(partition), (*_fence_params(epochs), PAGE))
+    rows = await run_history(database, EXPIRE.on(partition), (*_fence_params(epochs), PAGE, MAX_EXPIRE_BYTES))
     return [job_id for _, job_id in rows if job_id is not None], frozenset(shard for shard, _ in rows)
 
 

@@ -86,6 +86,16 @@ async def test_expire_passes_over_what_is_being_claimed(store: Bench) -> None:
     assert (await reap.expire(store.database, 0, EPOCHS))[0] == ids[:1]
 
 
+async def test_large_jobs_expire_in_statements_of_bounded_size(store: Bench) -> None:
+    ids = await store.submit(20, payload=bytes(1 << 20), limits=TimeLimits(start=HOUR))
+    for job_id in ids:
+        await pass_time(store, job_id, 2 * HOUR)
+    first, _ = await reap.expire(store.database, 0, EPOCHS)
+    second, _ = await reap.expire(store.database, 0, EPOCHS)
+    assert len(first) == reap.MAX_EXPIRE_BYTES >> 20
+    assert sorted(first + second) == ids
+
+
 async def test_overdue_attempts_are_found_the_longest_over_time_first(store: Bench) -> None:
     refs = await store.start_many(3, limits=TimeLimits(attempt=HOUR))
     await pass_time(store, refs[2].job_id, 3 * HOUR)
