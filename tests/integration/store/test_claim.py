@@ -3,6 +3,8 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from server.domain.due import DueJob
 from server.domain.ending import Recheck
 from server.domain.job import Backoff, JobState, TimeLimits
@@ -203,6 +205,29 @@ async def test_keyed_jobs_run_up_to_their_limit_and_the_rest_is_parked(store: Be
     assert [(await store.row(job_id)).state for job_id in ids[2:]] == [JobState.PARKED] * 3
     # Nothing of the key is left in the due index.
     assert await claim.sweep(store.database, 0) == []
+
+
+@pytest.mark.parametrize(("look_past", "parked"), [(0, 1), (5, 6), (100, 30)])
+async def test_claim_looks_past_a_crowd_behind_a_full_key(store: Bench, look_past: int, parked: int) -> None:
+    """The crowd is parked as far as it is looked at; what lies behind it is found, and no more than there are slots."""
+    await store.start(concurrency_key="k")
+    crowd = await store.submit(30, concurrency_key="k", priority=2)
+    free = await store.submit(4)
+    probes = [store.probe(1)]
+    result = await claim.claim(store.database, 0, [(0, EPOCH)], probes, look_past=look_past)
+    assert [job.job_id for job in result.jobs] == (free[:1] if look_past == 100 else [])
+    assert result.parked == parked
+    states = [(await store.row(job_id)).state for job_id in crowd]
+    assert states == [JobState.PARKED] * parked + [JobState.PENDING] * (30 - parked)
+
+
+async def test_claim_that_looks_past_its_slots_leaves_what_may_run(store: Bench) -> None:
+    """Only what its key holds back is parked; what merely found no slot stays due."""
+    ids = await store.submit(5)
+    keyed = await store.submit(3, concurrency_key="k", concurrency_limit=2)
+    result = await claim.claim(store.database, 0, [(0, EPOCH)], [store.probe(2)], look_past=50)
+    assert sorted(job.job_id for job in result.jobs) == ids[:2]
+    assert await store.claim_ids() == ids[2:] + keyed[:2]
 
 
 async def test_running_jobs_of_a_key_count_whatever_their_handler(store: Bench) -> None:

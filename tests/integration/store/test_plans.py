@@ -82,6 +82,10 @@ def key_arrays(keys: list[str], first_id: int) -> tuple[object, ...]:
     )
 
 
+def inserts() -> Sent:
+    return sent_by(lambda database: insert.insert_jobs(database, PARTITION_OF, new_jobs(20)))
+
+
 def take_keys() -> Sent:
     keys = [f"key{n}" for n in range(1, 11)]
     more = (
@@ -138,10 +142,12 @@ CASES = [
     # Twelve probes of one slot; expired rows of handler 2 stand in front of its due ones. Found, then updated by id.
     case("CLAIM", lambda d: claim.claim(d, P, EPOCHS, probes(1)), 12 + EXPIRED + 12),
     case("CLAIM all", lambda d: claim.claim(d, P, EPOCHS, probes(100)), 2 * 3 * 4 * 5 * DUE_PER_PROBE + EXPIRED),
+    # Of the 20 due of each (shard, handler), one is taken; the rest is looked at for keyed ones to park.
+    case("CLAIM past full keys", lambda d: claim.claim(d, P, EPOCHS, probes(1), look_past=500), 240 + EXPIRED + 12),
     case("CLAIM paused", lambda d: claim.claim(d, P, EPOCHS, probes(1, (4,))), 0),
     case("CLAIM nothing due", lambda d: claim.claim(d, P, EPOCHS, [Probe(12, 99, [1], NO_BOUNDS)]), 0),
     case("CLAIM fenced", lambda d: claim.claim(d, P, [(s, 6) for s in SHARDS], probes(1)), 0, answers=0),
-    case("INSERT", lambda d: insert.insert_jobs(d, PARTITION_OF, new_jobs(20)), 0, answers=20),
+    Case("INSERT", inserts, 0, answers=20),
     # Of the ten keys all are due to be cleaned, and their jobs still live.
     Case("TAKE_KEYS", take_keys, 10),
     Case("READ_KEYS", read_keys, 10),
@@ -173,6 +179,14 @@ CASES = [
 ]
 
 
+# Groups of submits may span partitions. These lock them all, but look only into those that their ids name: one here.
+ON_ALL = [
+    Case("INSERT", lambda: Sent(insert.INSERT.on_all().decode(), inserts().params), 0, answers=20),
+    Case("TAKE_KEYS", lambda: Sent(insert.TAKE_KEYS.on_all().decode(), take_keys().params), 10),
+    Case("READ_KEYS", lambda: Sent(insert.READ_KEYS.on_all().decode(), read_keys().params), 10, answers=10),
+]
+
+
 @pytest.fixture(scope="module", params=oldest_and_newest(), ids=lambda one: f"postgres{one.major}")
 def databases(request: pytest.FixtureRequest) -> Iterator[Filled]:
     with filled(request.param) as made:
@@ -195,6 +209,19 @@ def test_statement_touches_and_walks_little(connection: psycopg.Connection[Any],
     done = explain(connection, one.sent())
     assert done.generic
     check_touched(done, {f"{parent}_{today(connection)}" for parent in one.writes})
+    check_walked(done, one.walks)
+    if one.answers is not None:
+        assert done.plan["Actual Rows"] * done.plan["Actual Loops"] == one.answers
+
+
+@pytest.mark.parametrize("one", ON_ALL, ids=lambda one: one.name)
+def test_statement_over_all_partitions_looks_into_those_it_names(
+    connection: psycopg.Connection[Any], one: Case
+) -> None:
+    done = explain(connection, one.sent())
+    assert done.generic
+    looked_into = {scan.relation for scan in done.scans if scan.loops}
+    assert looked_into <= {f"jobs_{PARTITION:04d}", f"dedupe_keys_{PARTITION:04d}"}
     check_walked(done, one.walks)
     if one.answers is not None:
         assert done.plan["Actual Rows"] * done.plan["Actual Loops"] == one.answers
