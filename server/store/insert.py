@@ -134,7 +134,9 @@ async def _take_keys(
         dedupe = by_id[own_id].job.dedupe
         differs = dedupe is not None and dedupe.content_hash != content_hash
         results[own_id] = Submitted(job_id=job_id, created=False, differs=differs)
-    return results
+    # A key whose time ran out in between may have been cleaned up: then it is free now.
+    freed = [one for one in others if one.job_id not in results]
+    return results | await _take_keys(connection, place, freed) if freed else results
 
 
 def _identity(one: PlacedJob) -> tuple[object, ...]:
