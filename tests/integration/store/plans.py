@@ -41,15 +41,16 @@ class _Catching(Database):
 
 def sent_by(call: Callable[[Database], Awaitable[object]]) -> Sent:
     """Return the first statement that `call` runs."""
+    return asyncio.run(sent_by_awaited(call))
 
-    async def run() -> Sent:
-        try:
-            await call(_Catching())
-        except _Caught as caught:
-            return caught.sent
-        raise AssertionError("no statement was run")
 
-    return asyncio.run(run())
+async def sent_by_awaited(call: Callable[[Database], Awaitable[object]]) -> Sent:
+    """Like `sent_by`, inside a running loop."""
+    try:
+        await call(_Catching())
+    except _Caught as caught:
+        return caught.sent
+    raise AssertionError("no statement was run")
 
 
 @dataclass(frozen=True, slots=True)

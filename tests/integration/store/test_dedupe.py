@@ -195,6 +195,23 @@ async def test_clean_up_waits_for_nobody(store: Bench) -> None:
         assert await keys(store) == ["a"]
 
 
+async def test_a_key_that_is_cleaned_up_during_the_submit_is_taken(store: Bench) -> None:
+    """Held when the submit asks for it, gone when it looks whose it is: the new job is not left without its key."""
+    [old] = await store.insert([keyed(store)])
+    await leave(store, old.job_id)
+    await store.sql(
+        "CREATE FUNCTION public.clean_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"DELETE FROM shardwheel_store.dedupe_keys WHERE job_id = {old.job_id}; RETURN NULL; END $$"
+    )
+    await store.sql(
+        "CREATE TRIGGER between AFTER INSERT ON dedupe_keys_0000 FOR EACH STATEMENT EXECUTE FUNCTION public.clean_up()"
+    )
+    first, second = await store.insert([keyed(store), keyed(store)])
+    assert (first.created, second.created, second.job_id) == (True, False, first.job_id)
+    [again] = await store.insert([keyed(store)])
+    assert again == Submitted(job_id=first.job_id, created=False)
+
+
 async def test_groups_over_partitions_take_their_keys(store: Bench) -> None:
     numbers = await store.ids.take(4)
     shards = (0, 20, 40, 60)
