@@ -149,7 +149,7 @@ class ShardTable:
             logger.info(
                 "shard acquired",
                 extra={"node": self._node, "shard": shard, "epoch": epoch, "cause": Cause.PLAN.value,
-                       "generation": state.lease.generation, "token": state.lease.token},
+                       "generation": state.lease.generation, "lease_token": state.lease.token},
             )  # fmt: skip
             self._emit(ShardAcquired(shard=shard, epoch=epoch, cause=Cause.PLAN))
 
@@ -178,8 +178,8 @@ class ShardTable:
                 continue
             logger.info(
                 "fence refused",
-                extra={"node": self._node, "shard": lease.shard, "generation": lease.generation, "token": lease.token,
-                       "cause": Cause.FENCE_REFUSED.value},
+                extra={"node": self._node, "shard": lease.shard, "cause": Cause.FENCE_REFUSED.value,
+                       "generation": lease.generation, "lease_token": lease.token},
             )  # fmt: skip
             self._emit(FenceRefusal(shard=lease.shard, generation=lease.generation, token=lease.token))
             self._setbacks.add(lease.shard, self._clock())

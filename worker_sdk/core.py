@@ -131,7 +131,7 @@ class Core:
         for runner in self._runners.values():
             runner.withdraw(CancelReason.SHUTDOWN)
         if not await self._until(lambda: not running, grace_s):
-            _log.warning("%s attempts have not ended within the grace; they are stopped and given back", len(running))
+            _log.warning("attempts not ended within the grace, stopped and given back: %s", len(running))
             for attempt in list(running.values()):
                 self._inbox.stop_attempt(attempt, CancelReason.SHUTDOWN)
             await self._until(lambda: not running, _STOP_S)
@@ -140,7 +140,7 @@ class Core:
                 self._outbox.report(attempt, Interrupted())
             self._outbox.flush()
         if not await self._until(lambda: not self._ledger.finished, _ACK_S):
-            _log.warning("%s results were not acknowledged by any node", len(self._ledger.finished))
+            _log.warning("results that no node has acknowledged: %s", len(self._ledger.finished))
         await self.close("worker stops")
 
     async def close(self, reason: str) -> None:

@@ -134,7 +134,9 @@ def api_error(error: Exception) -> ApiError | None:
         case InvalidInput():
             return InvalidRequest([error])
         case UnknownNamespace():
-            advice = "create it with CreateNamespace, or leave the field empty for the namespace 'default'"
+            advice = (
+                "create it first (shardctl namespaces create), or leave the field empty for the namespace 'default'"
+            )
             return NotFound("NAMESPACE_NOT_FOUND", f"{error}: {advice}", {"namespace": error.name})
         case UnknownHandler():
             advice = "a handler is known once a worker has registered it or a job was submitted for it"

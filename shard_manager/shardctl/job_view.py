@@ -110,7 +110,7 @@ def retry_text(retry: RetryPolicy) -> str:
     """The policy in a few words; empty if nothing of it is set."""
     words = []
     if retry.max_attempts:
-        words.append(f"{retry.max_attempts} attempts")
+        words.append(f"{retry.max_attempts} attempt{'s' if retry.max_attempts > 1 else ''}")
     if retry.HasField("initial_delay"):
         words.append(f"delays from {format_duration(retry.initial_delay.ToTimedelta())}")
     if retry.multiplier:
