@@ -16,6 +16,7 @@ from server.domain.retry import delay as retry_delay
 
 # All control characters but line breaks and tabs, those of the second block too: U+009B starts a terminal's commands.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CUT = "\n[… cut …]\n"
 
 MAX_ERROR_TYPE_CHARS = 200
 MAX_ERROR_MESSAGE_CHARS = 16_384
@@ -236,9 +237,9 @@ def _unsuccessful(
 
 def clean(text: str, limit: int) -> str:
     """Return `text` fit for storing and showing: no NUL or other control characters but line breaks and tabs, no lone
-    surrogates, at most `limit` characters; what is cut out of the middle is marked."""
+    surrogates, at most `limit` characters (20 or more); what is cut out of the middle is marked."""
     if len(text) > limit:
-        half = (limit - 20) // 2
-        text = f"{text[:half]}\n[… cut …]\n{text[-half:]}"
+        half = (limit - len(_CUT)) // 2
+        text = text[:half] + _CUT + text[len(text) - half :]
     text = text.encode("utf-8", "replace").decode("utf-8")
     return _CONTROLS.sub("�", text)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from server.domain.job import AttemptOutcome, AttemptRef, Backoff, JobState
@@ -173,7 +173,8 @@ def test_errors_are_cleaned_and_cut() -> None:
     decision.message.encode()
 
 
-@given(text=st.text(st.characters()), limit=st.integers(20, 300))
+@example(text="x" * 50, limit=20)
+@given(text=st.text(st.characters(), max_size=400), limit=st.integers(20, 300))
 def test_cleaned_text_can_be_stored_and_shown(text: str, limit: int) -> None:
     cleaned = clean(text, limit)
     assert len(cleaned) <= limit
