@@ -443,7 +443,7 @@ class FindsWhatItIsNotTold(KnowsWhatItIsTold):
 
 def machine(kind: type[KnowsWhatItIsTold]) -> Any:
     case = kind.TestCase
-    case.settings = settings(max_examples=50, stateful_step_count=12, deadline=None)
+    case.settings = settings(max_examples=30, stateful_step_count=12, deadline=None)
     return case
 
 

@@ -254,4 +254,4 @@ class NeverOverCredit(RuleBasedStateMachine):
 
 
 TestNeverOverCredit: Any = NeverOverCredit.TestCase
-TestNeverOverCredit.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
+TestNeverOverCredit.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
