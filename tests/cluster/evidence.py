@@ -17,7 +17,10 @@ _STATES: Final = {0: "pending", 1: "running", 2: "pending", 3: "completed", 4: "
 _LIVE_WORKERS: Final[LiteralString] = (
     "SELECT name FROM shardwheel_store.workers WHERE ended_at IS NULL AND lease_until > now()"
 )
-_LIVE_JOBS: Final[LiteralString] = "SELECT count(*) FROM shardwheel_store.jobs"
+_LEFT: Final[LiteralString] = (
+    "SELECT (SELECT count(*) FROM shardwheel_store.jobs)"
+    " + (SELECT count(*) FROM shardwheel_store.schedules WHERE next_fire_at IS NOT NULL)"
+)
 _JOBS: Final[LiteralString] = """
 SELECT id, name, state, claim, extract(epoch FROM due_at)::float8 AS due_at, schedule_id,
     extract(epoch FROM scheduled_for)::float8 AS scheduled_for, NULL AS result
@@ -49,10 +52,10 @@ def live_workers(dsn: str) -> set[str]:
         return set()
 
 
-def live_jobs(dsn: str) -> int:
-    """Return how many jobs are not final."""
+def left_to_do(dsn: str) -> int:
+    """Return how many jobs are not final, and how many schedules have not ended."""
     with psycopg.connect(dsn, autocommit=True, connect_timeout=5) as connection:
-        row = connection.execute(_LIVE_JOBS).fetchone()
+        row = connection.execute(_LEFT).fetchone()
         assert row is not None
         return int(row[0])
 

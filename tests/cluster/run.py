@@ -18,7 +18,7 @@ from tests.cluster.client import Load, Submitters
 from tests.cluster.cluster import Cluster
 from tests.cluster.evidence import (
     PlannedSchedule,
-    live_jobs,
+    left_to_do,
     read_executions,
     read_jobs,
     read_lives,
@@ -58,7 +58,10 @@ class Run:
 
     async def add_schedules(self, count: int, seconds: float) -> None:
         """Create schedules that fire every second for about so long: half of them exactly, half by the defaults."""
-        end = datetime.fromtimestamp(ceil(time.time() + seconds), UTC)
+        # Not at once: the answer of a schedule that is created just before a second may know of its first firing.
+        first = ceil(time.time()) + 2
+        end = first + ceil(seconds) - 2
+        nominal = tuple(float(second) for second in range(first, end))
         async with AsyncClient(self.cluster.address) as client:
             for number in range(count):
                 exact = number % 2 == 0
@@ -70,32 +73,27 @@ class Run:
                     cron="* * * * * *" if number % 4 < 2 else "",
                     every=None if number % 4 < 2 else 1.0,
                     anchor=None if number % 4 < 2 else _ANCHOR,
-                    end_at=end,
+                    start_at=datetime.fromtimestamp(first, UTC),
+                    end_at=datetime.fromtimestamp(end, UTC),
                     catch_up=CatchUp.ALL if exact else None,
                     overlap=Overlap.ALLOW if exact else None,
                 )
                 created = await client.create_schedule(wanted)
-                assert created.next_fire_at is not None
-                first = created.next_fire_at.timestamp()
-                assert first - time.time() <= 1.0, f"the first firing of {wanted.name} is too far away"
-                nominal = tuple(first + step for step in range(int(end.timestamp() - first)))
+                assert created.next_fire_at == wanted.start_at
                 self.schedules.append(
                     PlannedSchedule(schedule=created.id, name=wanted.name, nominal=nominal, exact=exact)
                 )
 
     async def quiet(self, timeout_s: float = 120.0) -> None:
         """Wait until every schedule has ended and no job is left that is not final."""
-        if self.schedules:
-            end = max(schedule.nominal[-1] for schedule in self.schedules)
-            await asyncio.sleep(max(0.0, end + 0.5 - time.time()))
         began = news_at = time.monotonic()
         left = -1
         while left:
             now = time.monotonic()
-            assert now - news_at < _PATIENCE_S, f"{left} jobs are left, and nothing happens any more"
-            assert now - began < timeout_s, f"{left} jobs are left after {timeout_s} s"
+            assert now - news_at < _PATIENCE_S, f"{left} jobs and schedules are left, and nothing happens any more"
+            assert now - began < timeout_s, f"{left} jobs and schedules are left after {timeout_s} s"
             try:
-                found = await asyncio.to_thread(live_jobs, self.cluster.dsn)
+                found = await asyncio.to_thread(left_to_do, self.cluster.dsn)
             except psycopg.OperationalError:
                 found = left
             if found != left:
