@@ -8,6 +8,7 @@ ShardManagerError
 └── CoordinatorError
     ├── CoordinatorUnavailable   no answer in time: the outcome of the call is unknown; try again
     ├── CoordinatorFailed        an answer that a retry alone does not mend (schema missing, permission denied)
+    ├── ForeignCluster           the coordinator's place belongs to another cluster
     ├── SessionLost              the session is over, and with it every lease
     ├── NodeNameTaken            a live session of another process has this node's name
     ├── NotLeader                only the leader may write the plan
@@ -79,6 +80,19 @@ class CoordinatorFailed(CoordinatorError):
         super().__init__(f"coordinator refused {operation}: {reason}")
         self.operation = operation
         self.reason = reason
+
+
+class ForeignCluster(CoordinatorError):
+    """What lies at `place` in the coordinator belongs to the cluster `theirs`, not to `ours`."""
+
+    def __init__(self, place: str, *, ours: str, theirs: str) -> None:
+        super().__init__(
+            f"{place} belongs to cluster {theirs}, this node to {ours}; give each cluster a path of its own, or "
+            "delete that one if its cluster is gone"
+        )
+        self.place = place
+        self.ours = ours
+        self.theirs = theirs
 
 
 class SessionLost(CoordinatorError):

@@ -1,4 +1,5 @@
-"""Fixtures for all tests: a PostgreSQL server for the session, a fresh database for each test that asks for one."""
+"""Fixtures for all tests: a PostgreSQL server for the session, a fresh database for each test that asks for one; a
+ZooKeeper for the session."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -6,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.support.postgres import PostgresServer
+from tests.support.zookeeper import shared_server
 
 
 @pytest.fixture(scope="session")
@@ -47,3 +49,10 @@ def empty_database(postgres: PostgresServer) -> Iterator[str]:
         yield postgres.dsn(name)
     finally:
         postgres.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[str]:
+    """HOST:PORT of the session's ZooKeeper, for tests that leave it alone and keep to a path of their own."""
+    with shared_server() as hosts:
+        yield hosts

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from shard_manager.postgres import schema_sql
-from tests.contract.coordinator.benches import Bench, MemoryBench, PostgresBench
+from tests.contract.coordinator.benches import Bench, MemoryBench, PostgresBench, ZookeeperBench
 from tests.support.postgres import PostgresServer
 
 
@@ -36,14 +36,25 @@ async def postgres_bench(coordinator_database: str) -> AsyncIterator[PostgresBen
     await bench.close()
 
 
-@pytest.fixture(params=["memory", "postgres"])
+@pytest.fixture
+async def zookeeper_bench(zookeeper: str) -> AsyncIterator[ZookeeperBench]:
+    bench = ZookeeperBench(zookeeper)
+    yield bench
+    await bench.close()
+
+
+@pytest.fixture(params=["memory", "postgres", "zookeeper"])
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     if request.param == "memory":
         memory = MemoryBench()
         yield memory
         await memory.close()
-    else:
+    elif request.param == "postgres":
         # Taken by name, so that the runs in memory start no server.
         postgres = PostgresBench(request.getfixturevalue("coordinator_database"))
         yield postgres
         await postgres.close()
+    else:
+        zookeeper = ZookeeperBench(request.getfixturevalue("zookeeper"))
+        yield zookeeper
+        await zookeeper.close()
