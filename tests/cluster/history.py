@@ -148,6 +148,8 @@ class History:
 
     lease_s: float
     """Lease of a worker."""
+    reset_grace_s: float
+    """How long a worker whose stream broke may take to come back."""
     kill_grace_s: float
     """How long an attempt that was told to stop may take before it is superseded."""
     submissions: tuple[Submission, ...] = ()

@@ -106,6 +106,7 @@ class Run:
         submissions, answers = read_submissions(cluster.folder / CLIENT_FILE)
         return History(
             lease_s=parse_span(cluster.settings["worker_lease"]).total_seconds(),
+            reset_grace_s=parse_span(cluster.settings["reset_grace"]).total_seconds(),
             kill_grace_s=parse_span(cluster.settings["kill_grace"]).total_seconds(),
             submissions=submissions,
             answers=answers,

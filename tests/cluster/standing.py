@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tests.cluster.history import Execution, History, Life, Submission
+from tests.cluster.history import Execution, History, Life, Stop, Submission
 from tests.cluster.worker_program import COMPLETED
 
 # A worker's lease is renewed once a third of it has passed, so a worker that falls silent has at least this share left.
@@ -16,7 +16,7 @@ class Cause(StrEnum):
 
     WORKER_DIED = "worker_died"
     WORKER_STOPPED = "worker_stopped"
-    """Stopped for longer than its lease."""
+    """Stopped for longer than its lease, or than the grace of a stream that was broken."""
     GIVEN_BACK = "given_back"
     """By a worker that was asked to stop."""
     UNACKNOWLEDGED = "unacknowledged"
@@ -51,6 +51,10 @@ class Standing:
     def __init__(self, history: History) -> None:
         self._history = history
         self._lives = {(life.process, life.pid): life for life in history.lives}
+        # Workers give up a node that is stopped; it notices their broken streams when it goes on.
+        self._breaks = [
+            stop.ended for life in history.lives if life.kind == "node" for stop in life.stops if stop.ended
+        ]
         names = {answer.job: answer.name for answer in history.answers} | {job.job: job.name for job in history.jobs}
         by_name = {submission.name: submission for submission in history.submissions}
         self._submissions = {job: by_name[name] for job, name in names.items() if name in by_name}
@@ -107,11 +111,22 @@ class Standing:
 
     def _lost_leases(self, life: Life, execution: Execution) -> list[tuple[float, float]]:
         """Return when (monotonic, wall) the worker may have lost its lease by being stopped, from the claim on."""
-        least_s = _LEAST_LEASE * self._history.lease_s
         lost = []
         for stop in life.stops:
             over = stop.ended or life.killed or life.gone
-            length_s = math.inf if over is None else over.mono - stop.began.mono
-            if length_s >= least_s and (over is None or over.wall > execution.claimed_at):
-                lost.append((stop.began.mono + least_s, stop.began.wall + least_s))
+            if over is not None and over.wall <= execution.claimed_at:
+                continue
+            began = stop.began
+            length_s = math.inf if over is None else over.mono - began.mono
+            reasons = [_LEAST_LEASE * self._history.lease_s, *self._graces(stop)]
+            lost += [(began.mono + after_s, began.wall + after_s) for after_s in reasons if after_s <= length_s]
         return lost
+
+    def _graces(self, stop: Stop) -> list[float]:
+        """Return how long after a stop began the grace of a broken stream may have been over.
+
+        The stream broke so shortly before, or while the worker was stopped, that it may not have come back in time.
+        """
+        grace_s = self._history.reset_grace_s
+        ends = [at.mono + grace_s - stop.began.mono for at in self._breaks]
+        return [after_s for after_s in ends if after_s > 0]

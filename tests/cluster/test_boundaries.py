@@ -15,8 +15,8 @@ from tests.cluster.run import Run, new_run
 from tests.cluster.worker_program import SHORT
 from worker_sdk import AsyncClient, CatchUp, NewSchedule, Overlap
 
-# A boundary every so many seconds: longer than a node needs to be back on a busy machine. A firing that comes later than
-# that is skipped by the default policies, and found missing.
+# A boundary every so many seconds: longer than a node needs to be back on a busy machine. A firing that comes later
+# than that is skipped by the default policies, and found missing.
 _EVERY_S = 5
 _ENDED_S = 10.0
 

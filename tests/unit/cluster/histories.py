@@ -9,6 +9,7 @@ from tests.cluster.worker_program import COMPLETED, SHORT
 # The wall clock is ahead of the monotonic one by this much.
 WALL = 1_800_000_000.0
 LEASE_S = 6.0
+RESET_GRACE_S = 3.0
 KILL_GRACE_S = 2.0
 FIRST, SECOND = 101, 102
 
@@ -82,6 +83,7 @@ def history(**changes: object) -> History:
     """One job, submitted, executed once, completed; two workers that live."""
     one = History(
         lease_s=LEASE_S,
+        reset_grace_s=RESET_GRACE_S,
         kill_grace_s=KILL_GRACE_S,
         submissions=(submission(),),
         answers=(answer(),),

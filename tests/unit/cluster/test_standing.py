@@ -55,6 +55,26 @@ def test_stops(began: float, ended: float | None, claimed: float, expected: Caus
     assert cause(execution(end=2.0), again(start=claimed, end=9.5), stopped, life(2)) is expected
 
 
+@pytest.mark.parametrize(
+    ("broke", "began", "ended", "claimed", "expected"),
+    [
+        (2.0, 3.0, 9.0, 5.0, Cause.WORKER_STOPPED),
+        (2.0, 3.0, 9.0, 4.9, None),
+        (2.0, 3.0, 4.5, 5.0, None),
+        (2.0, 5.1, 9.0, 6.0, None),
+        (4.0, 3.0, 9.0, 6.9, None),
+    ],
+    ids=["over while it was stopped", "claimed too soon", "back in time", "stopped only after it", "broken later"],
+)
+def test_grace_of_a_stream_that_a_stopped_node_broke(
+    broke: float, began: float, ended: float, claimed: float, expected: Cause | None
+) -> None:
+    node = Life(kind="node", process="node-1", pid=1, started=at(0.0), stops=(stop(0.5, broke),))
+    stopped = life(1, stops=(stop(began, ended),))
+    found = cause(execution(end=2.0), again(start=claimed, end=9.5), node, stopped, life(2))
+    assert found is expected
+
+
 def test_what_is_handed_over_after_a_stop_has_its_full_lease() -> None:
     stopped = life(1, stops=(stop(1.0, 9.0),))
     assert cause(execution(start=9.5, end=10.0), again(start=11.0, end=12.0), stopped, life(2)) is None
