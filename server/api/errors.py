@@ -9,7 +9,7 @@ ApiError
 ├── Exhausted         RESOURCE_EXHAUSTED   a limit or a full queue
 └── OutcomeUnknown    UNAVAILABLE          a submit whose commit may or may not have happened
 
-Errors of the domain and the store are mapped here as well; anything else is INTERNAL with an incident id, under which
+Errors of the domain, the engine and the store are mapped here as well; anything else is INTERNAL with an incident id, under which
 the log has the traceback. Every status carries google.rpc.ErrorInfo with domain "shardwheel"; INVALID_ARGUMENT also
 BadRequest, UNAVAILABLE and RESOURCE_EXHAUSTED also RetryInfo. The reasons are part of the API.
 """
@@ -27,6 +27,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from server.domain.errors import InvalidInput
+from server.engine import ports
 from server.store.catalog import CatalogFull, NamespaceConflict, UnknownHandler, UnknownNamespace
 from server.store.errors import Unavailable, UnknownOutcome
 
@@ -127,7 +128,7 @@ class OutcomeUnknown(ApiError):
 
 
 def api_error(error: Exception) -> ApiError | None:
-    """Return an error of the domain or the store as one of the edge, None if it was not foreseen."""
+    """Return an error of the domain, the engine or the store as one of the edge, None if it was not foreseen."""
     match error:
         case ApiError():
             return error
@@ -146,9 +147,9 @@ def api_error(error: Exception) -> ApiError | None:
             return AlreadyExists("NAMESPACE_EXISTS", str(error), {"namespace": error.name})
         case CatalogFull():
             return Exhausted("LIMIT_REACHED", str(error), {"limit": str(error.limit)}, retry_after=timedelta(hours=1))
-        case Unavailable():
+        case Unavailable() | ports.StoreUnavailable():
             return _unavailable("DATABASE_UNAVAILABLE", f"nothing was changed, try again: {error}")
-        case UnknownOutcome():
+        case UnknownOutcome() | ports.OutcomeUnknown():
             return _unavailable(
                 "OUTCOME_UNKNOWN", f"it is safe to repeat the call: {error}", {"repeat_is_safe": "true"}
             )

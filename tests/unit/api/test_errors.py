@@ -10,6 +10,7 @@ from google.rpc import error_details_pb2, status_pb2
 from server.api import errors
 from server.api.errors import InvalidRequest, OutcomeUnknown, api_error, status_of
 from server.domain.errors import InvalidInput
+from server.engine import ports
 from server.store.catalog import CatalogFull, NamespaceConflict, UnknownHandler, UnknownNamespace
 from server.store.errors import Refused, Unavailable, UnknownOutcome
 
@@ -38,6 +39,8 @@ def trailers(error: Exception) -> tuple[grpc.StatusCode, status_pb2.Status, int]
         (CatalogFull("handlers", 5), grpc.StatusCode.RESOURCE_EXHAUSTED, "LIMIT_REACHED"),
         (Unavailable("away"), grpc.StatusCode.UNAVAILABLE, "DATABASE_UNAVAILABLE"),
         (UnknownOutcome("cut"), grpc.StatusCode.UNAVAILABLE, "OUTCOME_UNKNOWN"),
+        (ports.StoreUnavailable("away"), grpc.StatusCode.UNAVAILABLE, "DATABASE_UNAVAILABLE"),
+        (ports.OutcomeUnknown("cut"), grpc.StatusCode.UNAVAILABLE, "OUTCOME_UNKNOWN"),
         (OutcomeUnknown(repeat_is_safe=False), grpc.StatusCode.UNAVAILABLE, "OUTCOME_UNKNOWN"),
         (errors.Exhausted("FULL", "full"), grpc.StatusCode.RESOURCE_EXHAUSTED, "FULL"),
         (errors.WrongState("S", "wrong"), grpc.StatusCode.FAILED_PRECONDITION, "S"),
