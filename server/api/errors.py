@@ -9,9 +9,9 @@ ApiError
 ├── Exhausted         RESOURCE_EXHAUSTED   a limit or a full queue
 └── OutcomeUnknown    UNAVAILABLE          a submit whose commit may or may not have happened
 
-Errors of the domain, the engine and the store are mapped here as well; anything else is INTERNAL with an incident id, under which
-the log has the traceback. Every status carries google.rpc.ErrorInfo with domain "shardwheel"; INVALID_ARGUMENT also
-BadRequest, UNAVAILABLE and RESOURCE_EXHAUSTED also RetryInfo. The reasons are part of the API.
+Errors of the domain, the engine and the store are mapped here as well; anything else is INTERNAL with an incident id,
+under which the log has the traceback. Every status carries google.rpc.ErrorInfo with domain "shardwheel";
+INVALID_ARGUMENT also BadRequest, UNAVAILABLE and RESOURCE_EXHAUSTED also RetryInfo. The reasons are part of the API.
 """
 
 import logging
