@@ -25,6 +25,8 @@ _CLASSES: dict[grpc.StatusCode, type[ApiError]] = {
     grpc.StatusCode.ABORTED: errors.Aborted,
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.ResourceExhausted,
     grpc.StatusCode.UNAVAILABLE: errors.Unavailable,
+    # Not by us, which would be an asyncio.CancelledError: a node that stops breaks off what takes too long.
+    grpc.StatusCode.CANCELLED: errors.Unavailable,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineExceeded,
     grpc.StatusCode.UNAUTHENTICATED: errors.Unauthenticated,
     grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDenied,

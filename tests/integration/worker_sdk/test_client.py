@@ -113,6 +113,18 @@ async def test_a_submit_without_a_key_is_repeated_with_a_random_one(api: Scripte
     assert requests[0].job.payload == b""
 
 
+async def test_a_call_that_a_stopping_node_breaks_off_is_repeated_if_that_is_safe(
+    api: ScriptedApi, client: AsyncClient
+) -> None:
+    cut = failure(grpc.StatusCode.CANCELLED, "CANCELLED")
+    api.answers["SubmitJob"] = [cut, job_service_pb2.SubmitJobResponse(job=job_pb2.Job(id=8), created=True)]
+    assert (await client.submit("a", dedupe_key="k")).job_id == 8
+    api.answers["CancelJob"] = [cut]
+    with pytest.raises(Unavailable):
+        await client.cancel(1)
+    assert len(api.requests) == 3
+
+
 async def test_what_is_not_safe_to_repeat_is_not_repeated(api: ScriptedApi) -> None:
     away = failure(grpc.StatusCode.UNAVAILABLE, "database away")
     api.answers.update({method: [away] for method in ("SubmitJob", "CancelJob", "TriggerSchedule")})
