@@ -2,7 +2,7 @@
 
 The engine queues messages without waiting; one writer per stream writes them in order. Jobs that were queued and whose
 write was never begun are surely undelivered and go back at once; a batch whose write failed may have arrived, so it is
-left to the worker's next report.
+left to the worker's next report. A worker that does not read what it is sent gets no more jobs: `on_full` tells so.
 """
 
 import asyncio
@@ -18,6 +18,9 @@ from shardwheel.v1 import worker_service_pb2 as pb
 
 # Messages that may wait for a slow worker before its stream is cut.
 MAX_QUEUED: Final = 10_000
+# Jobs of so many bytes may wait for it: the credit of a worker that does not read must not fill the node's memory.
+MAX_QUEUED_BYTES: Final = 8 << 20
+JOB_BYTES: Final = 500
 
 
 class StreamLink:
@@ -30,7 +33,11 @@ class StreamLink:
         self._undelivered = undelivered
         self._queue: deque[pb.SessionResponse | list[ClaimedJob]] = deque()
         self._wake = asyncio.Event()
+        self._queued_bytes = 0
+        self._full = False
         self._closed = False
+        self.on_full: Callable[[bool], None] = lambda full: None
+        """Told when so much waits that no more jobs should come, and when there is room again."""
 
     @property
     def closed(self) -> bool:
@@ -52,6 +59,10 @@ class StreamLink:
         if self._closed:
             return False
         self._queue.append(list(jobs))
+        self._queued_bytes += _size(jobs)
+        if not self._full and self._queued_bytes >= MAX_QUEUED_BYTES:
+            self._full = True
+            self.on_full(True)
         self._wake.set()
         return True
 
@@ -102,5 +113,13 @@ class StreamLink:
             await self._wake.wait()
         item = self._queue.popleft()
         if isinstance(item, list):
+            self._queued_bytes -= _size(item)
+            if self._full and self._queued_bytes <= MAX_QUEUED_BYTES // 2:
+                self._full = False
+                self.on_full(False)
             return pb.SessionResponse(jobs=convert.job_batch(item, self._handler_names))
         return item
+
+
+def _size(jobs: Sequence[ClaimedJob]) -> int:
+    return sum(len(job.payload) + JOB_BYTES for job in jobs)

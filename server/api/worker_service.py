@@ -6,13 +6,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 import grpc
 
 from server.api import session_convert as convert
 from server.api.convert import policies_of
-from server.api.errors import AlreadyExists, InvalidRequest, NotFound
+from server.api.errors import AlreadyExists, ApiError, InvalidRequest, NotFound
 from server.api.stream_link import StreamLink
 from server.api.validation import Problems, check_handler, check_namespace, check_retry, check_text, check_timeouts
 from server.domain.errors import InvalidInput
@@ -105,6 +106,8 @@ class WorkerService(WorkerServiceServicer):
         try:
             while (message := await link.next_message()) is not None:
                 yield message
+            if reader.done() and isinstance(error := reader.exception(), ApiError):
+                raise error
         finally:
             self._links.discard(link)
             link.close()
@@ -145,6 +148,7 @@ class WorkerService(WorkerServiceServicer):
             link=link,
             registered={by_name[name]: count for name, count in slots.items()},
         )
+        link.on_full = partial(self._engine.link_full, session)
         return session, by_name
 
     def _welcome(self) -> pb.Welcome:
@@ -167,7 +171,7 @@ class WorkerService(WorkerServiceServicer):
                     await self._engine.goodbye(session, request.goodbye.reason[:200])
                     return True
                 await self._take(request, session, link, by_name)
-        except grpc.aio.AbortError:
+        except (grpc.aio.AbortError, ApiError):
             raise
         except Exception:
             log.exception("session failed", extra={"worker": session.name})
@@ -187,7 +191,8 @@ class WorkerService(WorkerServiceServicer):
                 self._engine.results(session, results)
             case "credit":
                 credits = request.credit.credits
-                known = {by_name[one.handler]: max(0, one.slots) for one in credits if one.handler in by_name}
+                slots = {one.handler: min(max(0, one.slots), MAX_SLOTS) for one in credits}
+                known = {by_name[name]: count for name, count in slots.items() if name in by_name}
                 self._engine.credit(session, known)
                 link.send(pb.SessionResponse(credit_ack=pb.CreditAck(sequence=request.credit.sequence)))
             case "heartbeat":

@@ -207,6 +207,11 @@ class Engine:
         session.credit.update(credits)
         self.claimer.wake()
 
+    def link_full(self, session: WorkerSession, full: bool) -> None:
+        """A session's stream cannot take more jobs at present, or can again."""
+        session.full = full
+        self.claimer.wake()
+
     async def progress(self, progress: Sequence[tuple[AttemptRef, bytes]]) -> None:
         """Keep the progress of attempts."""
         latest = dict(progress)

@@ -30,10 +30,14 @@ class WorkerSession:
     used: dict[int, int] = field(default_factory=dict)
     """Reserved slots and outstanding attempts by handler."""
     heard_at: float = field(default_factory=time.monotonic)
+    full: bool = False
+    """Whether what was handed out piles up on the stream, so that nothing more should be."""
     closed: bool = False
 
     def free(self, handler_id: int) -> int:
         """Return the free slots of a handler."""
+        if self.full:
+            return 0
         return max(0, self.credit.get(handler_id, 0) - self.used.get(handler_id, 0))
 
 

@@ -1,17 +1,21 @@
 """What workers that lie, or report more than fits, can and cannot do, on a real node, database and stream."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc
 import psycopg
 import pytest
 
 from server.app import Node
 from server.domain.job import AttemptRef
 from shardwheel.v1 import worker_service_pb2 as pb
+from shardwheel.v1.worker_service_pb2_grpc import WorkerServiceStub
 from tests.support.nodes import finished, history, row, running_node, submit
 from tests.support.raw_worker import RawWorker, raw_worker
+from tests.support.waiting import eventually
 
 # The low 12 bits name shard 4095, which a cluster of 64 shards does not have; the last two are no ids at all.
 MADE_UP = [AttemptRef(4095, 1), AttemptRef((7 << 12) + 64, 2), AttemptRef(-1, 1), AttemptRef(2**62, -3)]
@@ -116,3 +120,50 @@ async def test_results_that_fill_many_statements_are_all_stored(node: Node) -> N
         for job in jobs:
             assert await worker.acked(job) == pb.ResultAck.ACCEPTED
     await finished(node, ids)
+
+
+async def test_a_worker_that_does_not_read_is_sent_no_more_than_fits(node: Node) -> None:
+    async def requests() -> AsyncIterator[pb.SessionRequest]:
+        registration = pb.HandlerRegistration(handler="mail", max_concurrency=500)
+        yield pb.SessionRequest(hello=pb.Hello(worker="deaf", incarnation=7, handlers=[registration]))
+        yield pb.SessionRequest(
+            credit=pb.Credit(sequence=1, credits=[pb.HandlerCredit(handler="mail", slots=2**31 - 1)])
+        )
+        for number in itertools.count(1):
+            yield pb.SessionRequest(heartbeat=pb.Heartbeat(sequence=number))
+            await asyncio.sleep(0.1)
+
+    async with grpc.aio.insecure_channel(node.address) as channel:
+        call = WorkerServiceStub(channel).Session(requests())
+        # This one is read; it has no bytes of jobs yet.
+        await call.read()
+        await submit(node, "mail", 150, shard=0, payload=bytes(200_000))
+        await eventually(lambda: any(session.full for session in node.engine.slots.sessions()))
+        assert len(node.engine.registry) < 100
+        assert node.engine.handler_view((await node.catalog.handler(1, "mail")).handler_id).slots == 100_000
+        got: set[int] = set()
+        async with asyncio.timeout(20):
+            while len(got) < 150:
+                message = await call.read()
+                assert isinstance(message, pb.SessionResponse)
+                got.update(job.job_id for job in message.jobs.jobs)
+        call.cancel()
+
+
+async def test_a_malformed_message_ends_the_session_with_the_reason(node: Node) -> None:
+    async def requests() -> AsyncIterator[bytes]:
+        registration = pb.HandlerRegistration(handler="mail", max_concurrency=1)
+        hello = pb.Hello(worker="broken", incarnation=8, handlers=[registration])
+        yield pb.SessionRequest(hello=hello).SerializeToString()
+        goodbye = pb.SessionRequest(goodbye=pb.Goodbye(reason="@@")).SerializeToString()
+        yield goodbye.replace(b"@@", b"\xff\xfe")
+        await asyncio.Event().wait()
+
+    async with grpc.aio.insecure_channel(node.address) as channel:
+        session: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
+            "/shardwheel.v1.WorkerService/Session"
+        )
+        call = session(requests())
+        async with asyncio.timeout(10):
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "UTF-8" in str(await call.details())
