@@ -134,7 +134,7 @@ def _outcome_of_error(attempt: Attempt, error: BaseException) -> Outcome:
 def _failed(
     attempt: Attempt, error: BaseException, *, non_retryable: bool = False, retry_after: RetryAfter | None = None
 ) -> Failed:
-    _log.info(
+    _log.warning(
         "attempt %s of job %s (%s) failed",
         attempt.assignment.attempt,
         attempt.job_id,

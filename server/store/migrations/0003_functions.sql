@@ -43,3 +43,4 @@ BEGIN
     END IF;
 END
 $$;
+REVOKE ALL ON FUNCTION shardwheel.complete_attempt(bigint, bigint, bytea, text) FROM PUBLIC;

@@ -304,7 +304,7 @@ async def test_unknown_ids_and_names_are_not_found(node: ApiNode) -> None:
     async with refused(grpc.StatusCode.NOT_FOUND) as refusals:
         await submit(node, namespace="nowhere")
     assert refusals[0].reason == "NAMESPACE_NOT_FOUND"
-    assert "CreateNamespace" in refusals[0].message
+    assert "shardctl namespaces create" in refusals[0].message
 
 
 async def test_the_history_partition_of_the_day_is_made_when_it_is_missing(node: ApiNode, fleet: Fleet) -> None:

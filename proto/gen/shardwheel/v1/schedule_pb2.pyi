@@ -350,7 +350,9 @@ class Schedule(_message.Message):
 
     @_builtins.property
     def skipped_counts(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Firings that made none, by reason: "overlap", "buffer_full", "catch_up", "limit", "paused"."""
+        """Firings that made none, by reason: "overlap", "buffer_full", "catch_up", "limit", "paused",
+        "updated", "ended".
+        """
 
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
