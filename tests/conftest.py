@@ -2,7 +2,7 @@
 ZooKeeper for the session."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 
 import pytest
 
@@ -56,3 +56,11 @@ def zookeeper() -> Iterator[str]:
     """HOST:PORT of the session's ZooKeeper, for tests that leave it alone and keep to a path of their own."""
     with shared_server() as hosts:
         yield hosts
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Make captured output fit for the channel between test processes: some tests log lone surrogates on purpose."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    return report

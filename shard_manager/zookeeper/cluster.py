@@ -9,7 +9,7 @@ from shard_manager.coordinator import Member, Plan, View
 from shard_manager.errors import InvalidSetting, NotLeader, PlanConflict, PlanCorrupt
 from shard_manager.zookeeper.leases import resolve
 from shard_manager.zookeeper.link import Create, LinkLost, Operation, Refused, SetData
-from shard_manager.zookeeper.session import Session, commit
+from shard_manager.zookeeper.session import Session, commit, look_alive
 from shard_manager.zookeeper.tree import Unreadable, candidate_node, candidate_number, decode_member, encode_member
 
 logger = logging.getLogger(__name__)
@@ -67,8 +67,7 @@ async def write_plan(session: Session, plan: Plan) -> None:
 async def publish(session: Session, member: Member) -> None:
     """Say what `member` says now, or if that is nothing new, look whether the session lives. Raises `LinkLost`."""
     if member == session.published:
-        if await session.link.stat(session.tree.candidate(session.candidate)) is None:
-            raise LinkLost
+        await look_alive(session)
         return
     # The parent's version tells everybody that some member has changed.
     await commit(session, [

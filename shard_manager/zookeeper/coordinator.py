@@ -58,6 +58,7 @@ class ZookeeperCoordinator:
         self._session: Session | None = None
         self._watchdog: Watchdog | None = None
         self._ending: set[Link] = set()
+        self._asked_s = float("-inf")
         self._woken = asyncio.Event()
 
     @property
@@ -108,6 +109,7 @@ class ZookeeperCoordinator:
             assert watchdog is not None
             watchdog.beat()
             try:
+                await self._ask_anew(session)
                 await cluster.publish(session, member)
             finally:
                 watchdog.beat()
@@ -196,6 +198,24 @@ class ZookeeperCoordinator:
         except LinkLost as error:
             link.end_in_background(_GRACE_S)
             raise SessionLost(self.node) from error
+
+    async def _ask_anew(self, session: Session) -> None:
+        """Without a connection for long, look by another one whether the session lives. Raises `LinkLost` if not.
+
+        An ensemble that was wiped refuses all that have seen more of it than it has left, so a client that only tries
+        to come back to its session never learns that there is none any more.
+        """
+        if session.link.suspended_for_s < self._ttl_s or self._clock() - self._asked_s < self._ttl_s:
+            return
+        self._asked_s = self._clock()
+        link = Link(self._settings, ttl_s=self._ttl_s, changed=self.wake)
+        try:
+            await link.open()
+            await link.sync(self._tree.root)
+            if await link.stat(self._tree.candidate(session.candidate)) is None:
+                raise LinkLost
+        finally:
+            link.end_in_background(_GRACE_S)
 
     async def _end_session(self, grace_s: float) -> None:
         session, self._session = self._session, None

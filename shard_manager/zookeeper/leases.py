@@ -6,7 +6,7 @@ from typing import Final
 
 from shard_manager.coordinator import Lease
 from shard_manager.zookeeper.link import Check, Create, Delete, LinkLost, Reason, Refused
-from shard_manager.zookeeper.session import Session, commit
+from shard_manager.zookeeper.session import Session, commit, look_alive
 from shard_manager.zookeeper.tree import encode_lease, lease_generation
 
 _BATCH: Final = 256
@@ -22,6 +22,8 @@ async def acquire_leases(session: Session, shards: Collection[int]) -> list[Leas
     """Lease what is free of `shards`; returns all of them that the session holds. Raises `GenerationChanged`."""
     await resolve(session, session.uncertain.intersection(shards))
     todo = set(shards) - set(session.held)
+    if not todo:
+        await look_alive(session)
     for attempt in range(_BATCH_ATTEMPTS + 1):
         if not todo:
             break
@@ -38,7 +40,11 @@ async def acquire_leases(session: Session, shards: Collection[int]) -> list[Leas
 
 
 async def release_leases(session: Session, leases: Collection[Lease]) -> None:
-    """Give back those of `leases` that the session holds."""
+    """Give back those of `leases` that the session holds.
+
+    ZooKeeper deletes by name: a lease that somebody deleted by hand, and another node has taken since, goes too, unless
+    a fresh view was read meanwhile. That node finds out by its own fresh view and leases anew.
+    """
     await resolve(session, session.uncertain.intersection(lease.shard for lease in leases))
     shards = sorted(lease.shard for lease in leases if session.held.get(lease.shard) == lease)
     left: list[int] = []
@@ -48,7 +54,7 @@ async def release_leases(session: Session, leases: Collection[Lease]) -> None:
     # One that somebody else has deleted keeps its batch from being released.
     await asyncio.gather(*(_delete(session, [shard]) for shard in left))
     if not shards:
-        await commit(session, [])
+        await look_alive(session)
 
 
 async def resolve(session: Session, shards: Iterable[int], *, watch: bool = False) -> None:

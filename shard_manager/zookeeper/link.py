@@ -134,6 +134,7 @@ class Link:
         self._stopping: threading.Thread | None = None
         self._stopped = asyncio.Event()
         self._trouble = "not tried yet"
+        self._suspended_s: float | None = None
         self._connect_s = min(max(_CONNECT_MIN_S, ttl_s / (2 * len(settings.hosts))), _CONNECT_MAX_S)
         self._socket: socket.socket | None = None
         self._hosts = ",".join(settings.hosts)
@@ -148,14 +149,16 @@ class Link:
         acl = [make_acl(*identity.split(":", 1), all=True) for identity in settings.acl]
         if settings.auth and not acl:
             acl = [make_digest_acl(*settings.auth.split(":", 1), all=True)]
+        # Servers that come back give their sessions one more length: a short one leaves little time to notice.
+        max_delay_s = min(_RETRY_MAX_DELAY_S, ttl_s / 10)
         client = KazooClient(
             hosts=self._hosts,
             timeout=ttl_s,
             handler=handler,
             default_acl=acl or None,
             auth_data={("digest", settings.auth)} if settings.auth else None,
-            connection_retry=KazooRetry(max_tries=-1, delay=_RETRY_DELAY_S, max_delay=_RETRY_MAX_DELAY_S),
-            command_retry=KazooRetry(max_tries=0, delay=_RETRY_DELAY_S, max_delay=_RETRY_MAX_DELAY_S),
+            connection_retry=KazooRetry(max_tries=-1, delay=_RETRY_DELAY_S, max_delay=max_delay_s),
+            command_retry=KazooRetry(max_tries=0, delay=_RETRY_DELAY_S, max_delay=max_delay_s),
             logger=_kazoo_logger,
             use_ssl=settings.use_ssl,
             ca=settings.ca or None,
@@ -173,6 +176,11 @@ class Link:
     def state(self) -> LinkState:
         """What is known at this moment, also of what the event loop has not been told yet."""
         return LinkState.LOST if self._lost.is_set() else self._state
+
+    @property
+    def suspended_for_s(self) -> float:
+        """Seconds without a connection, 0 with one."""
+        return 0.0 if self._suspended_s is None else self._loop.time() - self._suspended_s
 
     async def open(self) -> None:
         """Connect and begin a session. Raises `LinkRefused`; waits until the caller's deadline if nobody answers."""
@@ -323,7 +331,7 @@ class Link:
         return made
 
     def _stop(self, grace_s: float) -> None:
-        if grace_s <= 0:
+        if grace_s <= 0 or not self._client.connected:
             self._cut_connection()
         too_late = threading.Timer(grace_s, self._cut_connection)
         too_late.daemon = True
@@ -356,6 +364,7 @@ class Link:
         if state is not self._state:
             logger.info("session state", extra={"state": state, "previous": self._state, "servers": self._hosts})
             self._state = state
+            self._suspended_s = self._loop.time() if state is LinkState.SUSPENDED else None
         if state is not LinkState.SUSPENDED:
             self._connected.set()
         self._changed()

@@ -14,7 +14,7 @@ from shard_manager.zookeeper.tree import FORMAT, Tree
 #: they outlive ZooKeeper and are shared with other kinds of coordinators.
 DrawGeneration: TypeAlias = Callable[[int], Awaitable[int]]
 
-_ATTEMPTS: Final = 20
+_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +30,28 @@ async def settle_generation(link: Link, tree: Tree, cluster_id: str, draw: DrawG
 
     Raises `ForeignCluster` if the tree belongs to another cluster.
     """
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
         found = await link.get(tree.meta)
         if found is None:
             await _make_folders(link, tree)
-            write: Create | SetData = Create(tree.meta, _encode(cluster_id, await draw(0)))
+            number, version = await draw(0), 0
+            write: Create | SetData = Create(tree.meta, _encode(cluster_id, number))
         else:
             data, stat = found
-            owner, number = _decode(data)
+            owner, settled = _decode(data)
             if owner != cluster_id:
                 raise ForeignCluster(tree.root, ours=cluster_id, theirs=owner)
-            newest = await draw(number)
-            if newest == number:
-                return Generation(number, stat.version)
-            write = SetData(tree.meta, _encode(cluster_id, newest), stat.version)
+            # Settled by somebody else in this very moment: what was drawn since was drawn for the same purpose.
+            number = settled if attempt else await draw(settled)
+            if number == settled:
+                return Generation(settled, stat.version)
+            version = stat.version + 1
+            write = SetData(tree.meta, _encode(cluster_id, number), stat.version)
         try:
             await link.commit([write])
         except Refused:
-            continue  # somebody else was faster
+            continue
+        return Generation(number, version)
     raise LinkDown("the generation kept changing while this node tried to settle it")
 
 

@@ -70,6 +70,12 @@ async def commit(session: Session, operations: list[Operation]) -> list[str]:
     return answers[1:]
 
 
+async def look_alive(session: Session) -> None:
+    """Ask whether the session lives. Raises `LinkLost` if not."""
+    if await session.link.stat(session.guard.path) is None:
+        raise LinkLost
+
+
 async def begin_session(
     link: Link, tree: Tree, generation: Generation, member: Member, ttl_s: float, replaces: Collection[int]
 ) -> Session:

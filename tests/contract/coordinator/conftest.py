@@ -8,6 +8,7 @@ import pytest
 from shard_manager.postgres import schema_sql
 from tests.contract.coordinator.benches import Bench, MemoryBench, PostgresBench, ZookeeperBench
 from tests.support.postgres import PostgresServer
+from tests.support.zookeeper import ZookeeperServer
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +33,20 @@ def coordinator_database(postgres: PostgresServer, coordinator_template: str) ->
 @pytest.fixture
 async def postgres_bench(coordinator_database: str) -> AsyncIterator[PostgresBench]:
     bench = PostgresBench(coordinator_database)
+    yield bench
+    await bench.close()
+
+
+@pytest.fixture(scope="session")
+def breakable_zookeeper() -> Iterator[ZookeeperServer]:
+    """A server that tests may stop, kill and pause, if they leave it running again."""
+    with ZookeeperServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def breakable_bench(breakable_zookeeper: ZookeeperServer) -> AsyncIterator[ZookeeperBench]:
+    bench = ZookeeperBench(breakable_zookeeper.hosts)
     yield bench
     await bench.close()
 
