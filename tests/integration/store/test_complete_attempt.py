@@ -139,6 +139,7 @@ async def test_another_role_needs_no_rights_on_our_tables(effective: Bench) -> N
     await store.sql(f"CREATE ROLE {role}")
     try:
         await store.sql(f"GRANT USAGE ON SCHEMA shardwheel TO {role}")
+        await store.sql(f"GRANT EXECUTE ON FUNCTION shardwheel.complete_attempt TO {role}")
         async with await store.connect() as connection:
             await connection.execute(f"SET ROLE {role}".encode())
             await connection.execute("SET search_path = public")
