@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -194,6 +194,14 @@ class Cluster:
     def _end(self) -> None:
         for process in reversed(self.processes):
             process.kill()
+
+
+class StartCluster(Protocol):
+    """Starts a cluster on the test's database."""
+
+    async def __call__(
+        self, *, nodes: int = 1, workers: int = 2, settings: Mapping[str, str] = QUICK, worker_grace_s: float = 5.0
+    ) -> Cluster: ...
 
 
 def _ports(count: int) -> list[int]:

@@ -5,22 +5,13 @@ import os
 import random
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
-from tests.cluster.cluster import QUICK, Cluster
+from tests.cluster.cluster import QUICK, Cluster, StartCluster
 from tests.support.postgres import PostgresServer
 
 SEED_VARIABLE = "SHARDWHEEL_CHAOS_SEED"
-
-
-class StartCluster(Protocol):
-    """Starts a cluster on the test's database."""
-
-    async def __call__(
-        self, *, nodes: int = 1, workers: int = 2, settings: Mapping[str, str] = QUICK, worker_grace_s: float = 5.0
-    ) -> Cluster: ...
 
 
 @pytest.fixture

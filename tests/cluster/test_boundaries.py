@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.cluster.client import Load
-from tests.cluster.cluster import QUICK, Cluster
-from tests.cluster.conftest import StartCluster
+from tests.cluster.cluster import QUICK, Cluster, StartCluster
 from tests.cluster.evidence import PlannedSchedule
 from tests.cluster.run import Run, new_run
 from tests.cluster.worker_program import SHORT

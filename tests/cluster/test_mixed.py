@@ -5,8 +5,7 @@ import os
 import pytest
 
 from tests.cluster.client import Load
-from tests.cluster.cluster import QUICK
-from tests.cluster.conftest import StartCluster
+from tests.cluster.cluster import QUICK, StartCluster
 from tests.cluster.history import Fault
 from tests.cluster.nemesis import EVERYTHING, MIXED, plan
 from tests.cluster.run import new_run

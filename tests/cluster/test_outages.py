@@ -1,14 +1,12 @@
 """PostgreSQL or all nodes away for longer than a worker's lease, workers alive: no job runs again."""
 
-import asyncio
 from collections.abc import Mapping
 from functools import partial
 
 import pytest
 
 from tests.cluster.client import RETRY, Load, Wish
-from tests.cluster.cluster import QUICK, Cluster
-from tests.cluster.conftest import StartCluster
+from tests.cluster.cluster import QUICK, Cluster, StartCluster
 from tests.cluster.evidence import read_executions, running_throughout
 from tests.cluster.history import Fault
 from tests.cluster.nemesis import Blow
@@ -20,7 +18,7 @@ from worker_sdk import NewJob
 
 # Reasons that have nothing to do with an outage.
 _BY_INTENT = {f"again_{cause}" for cause in (Cause.FAILED, Cause.TIMED_OUT)}
-_STRIKE_AT_S = 2.5
+_STRIKE_AT_S = 2.0
 _MINUTE_S = 60.0
 _LONG_LEASE: Mapping[str, str] = {"worker_lease": "15s", "heartbeat": "3s", "reset_grace": "5s", "kill_grace": "10s"}
 
@@ -29,12 +27,10 @@ async def _endure(cluster: Cluster, seed: int, fault: Fault, *, away_s: float, l
     """Load before, during and after an outage; some jobs last from before it until after a lease has passed."""
     load = Load(rate=rate, seconds=_STRIKE_AT_S + away_s + 3.0)
     run = new_run(cluster, seed=seed, load=load, chosen=[fault])
-    lasting_s = away_s + lease_s + 3.0
-    blow = Blow(at_s=_STRIKE_AT_S, fault=fault, victim=0, hold_s=away_s)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(run.load_under([blow]))
-        ids = await run.submitters.send([_lasting(number, lasting_s) for number in range(12)])
-        await eventually(partial(_started, cluster, ids), timeout_s=_STRIKE_AT_S - 0.5, what="the lasting jobs to run")
+    lasting_s = _STRIKE_AT_S + away_s + lease_s + 3.0
+    ids = await run.submitters.send([_lasting(number, lasting_s) for number in range(12)])
+    await eventually(partial(_started, cluster, ids), what="the lasting jobs to run")
+    await run.load_under([Blow(at_s=_STRIKE_AT_S, fault=fault, victim=0, hold_s=away_s)])
     history, verdict = run.verdict(seed=seed, away_s=away_s)
     again = {name: count for name, count in verdict.numbers.items() if name.startswith("again_")}
     assert not again.keys() - _BY_INTENT, f"jobs ran again: {again}"

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import psycopg
 
 from tests.cluster.client import RETRY, Load, Wish
-from tests.cluster.cluster import QUICK, Cluster
-from tests.cluster.conftest import StartCluster
+from tests.cluster.cluster import QUICK, Cluster, StartCluster
 from tests.cluster.evidence import read_executions
 from tests.cluster.history import Execution
 from tests.cluster.run import Run, new_run
