@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 PYTEST := $(BIN)/python -m pytest
+# Test files run side by side in this many processes: most of their time is waiting.
+JOBS ?= 2
+SIDE_BY_SIDE := -n $(JOBS) --dist loadfile
 MINUTES ?= 10
 SEED ?= 1
 
@@ -33,10 +36,10 @@ check: setup ## Run every static check: format, lint, types, imports, proto
 	$(MAKE) --no-print-directory proto-check
 
 test: setup ## Run all tests, except the long forms
-	$(PYTEST) -m "not soak"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not soak"
 
 test-fast: setup ## Run the unit tests only
-	$(PYTEST) tests/unit
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not soak" tests/unit
 
 format: setup ## Format the code and apply safe fixes
 	$(BIN)/ruff format
