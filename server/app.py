@@ -16,6 +16,7 @@ from server.api.validation import Limits
 from server.api.worker_service import WorkerService
 from server.cluster_view import ManagerClusterView
 from server.config import NodeConfig
+from server.coordination import check_coordinator, open_coordinator
 from server.engine.engine import Engine
 from server.engine.loops import every
 from server.engine.ports import OutcomeUnknown, StoreUnavailable
@@ -33,7 +34,6 @@ from server.store.schedule_firing import FiringStore
 from shard_manager.coordinator import Member
 from shard_manager.incarnation import IncarnationFile
 from shard_manager.manager import ShardManager
-from shard_manager.postgres import PostgresCoordinator
 from shard_manager.timings import ManagerTimings
 
 log = logging.getLogger(__name__)
@@ -55,8 +55,10 @@ class Node:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Serve. Raises `SchemaMismatch`, `Unavailable` or `InvalidInput` with words for people if it cannot."""
+        """Serve. Raises `SchemaMismatch`, `Unavailable`, `InvalidInput`, or `ShardManagerError`, with words for people,
+        if it cannot."""
         config = self.config
+        check_coordinator(config)
         shards, partitions = await check_schema(config.database)
         self._partition_of = [shard // (shards // partitions) for shard in range(shards)]
         self.incarnation = IncarnationFile(config.data_dir / f"{config.node}.incarnation")
@@ -65,6 +67,7 @@ class Node:
         )
         try:
             await self.database.open()
+            self.coordinator = await open_coordinator(config, self.database)
             self._build()
         except BaseException:
             await self.database.close()
@@ -157,7 +160,7 @@ class Node:
     def _shard_manager(self) -> ShardManager:
         config = self.config
         return ShardManager(
-            PostgresCoordinator(config.database),
+            self.coordinator,
             EngineShardHost(self.engine.shards, self.store),
             member=Member(node=config.node, incarnation=self.incarnation.current, address=self._advertised()),
             shards=len(self._partition_of),

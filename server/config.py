@@ -32,7 +32,19 @@ class NodeConfig:
     data_dir: Path = Path(".shardwheel")
     """Folder for what lets the node come back quickly after a crash; one node per folder."""
     coordinator: str = "postgres"
-    """Who grants leases of shards: "postgres"."""
+    """Who grants leases of shards: "postgres" or "zookeeper"; the same for all nodes."""
+    zookeeper: str = ""
+    """ZooKeeper's servers and path: `HOST:PORT,HOST:PORT/path`; the path is `/shardwheel` if it is left out."""
+    zookeeper_auth: str = field(default="", repr=False)
+    """`USER:PASSWORD` for ZooKeeper's digest scheme, the same for all nodes; only they have access then."""
+    zookeeper_acl: str = ""
+    """Who has access instead, as in `x509:CN=node-a;x509:CN=node-b`: all nodes, by their certificates."""
+    zookeeper_ca: str = ""
+    """File of the authorities that ZooKeeper's certificates come from; switches TLS on."""
+    zookeeper_cert: str = ""
+    """File of this node's certificate for ZooKeeper."""
+    zookeeper_key: str = ""
+    """File of its key."""
     session_ttl: timedelta = timedelta(seconds=10)
     """The node is dead to the others this long after its last sign of life."""
     drain_grace: timedelta = timedelta(seconds=10)
@@ -74,8 +86,10 @@ class NodeConfig:
         for name in ("keep_completed", "keep_unsuccessful"):
             if getattr(self, name) < timedelta(days=1):
                 raise InvalidInput(name, getattr(self, name), "has to be at least one day")
-        if self.coordinator != "postgres":
-            raise InvalidInput("coordinator", self.coordinator, 'has to be "postgres"')
+        if self.coordinator not in ("postgres", "zookeeper"):
+            raise InvalidInput("coordinator", self.coordinator, 'has to be "postgres" or "zookeeper"')
+        if self.coordinator == "zookeeper" and not self.zookeeper:
+            raise InvalidInput("zookeeper", "", "is required with the coordinator zookeeper, as in zk1:2181,zk2:2181")
         if self.log_format not in ("json", "text"):
             raise InvalidInput("log_format", self.log_format, 'has to be "json" or "text"')
         if self.log_level not in ("debug", "info", "warning", "error"):

@@ -16,7 +16,7 @@ from server.observe.logging import masked
 FAILED: Final = 1
 REFUSED: Final = 2
 _SETTINGS: Final = frozenset(field.name for field in fields(NodeConfig))
-_SECRET: Final = frozenset({"database"})
+_SECRET: Final = frozenset({"database", "zookeeper_auth"})
 _SPACE: Final = re.compile(r"[\x00-\x20\x7f-\x9f]+")
 
 

@@ -14,7 +14,7 @@ from server.app import Node
 from server.cli.failure import CommandFailed, InputRefused, one_line, setting
 from server.config import NodeConfig
 from server.store.errors import SchemaMismatch, Unavailable
-from shard_manager.errors import DataDirInUse, InvalidSetting
+from shard_manager.errors import CoordinatorError, DataDirInUse, InvalidSetting
 
 T = TypeVar("T")
 
@@ -96,6 +96,8 @@ def explained(config: NodeConfig) -> Iterator[None]:
         raise CommandFailed(f"{setting('database')}: {one_line(error, secret=config.database)}") from error
     except InvalidSetting as error:
         raise InputRefused(f"{setting(error.field)}: {error.remedy} (got '{error.value}')") from error
+    except CoordinatorError as error:
+        raise CommandFailed(f"{setting('zookeeper')}: {one_line(error)}") from error
     except DataDirInUse as error:
         raise CommandFailed(f"{setting('data_dir')}: {one_line(error)}") from error
     except OSError as error:
