@@ -120,13 +120,15 @@ class Requeue:
     """The job goes back to pending.
 
     `delay` None keeps its due time. `burn` says whether the try counts. `keep_open` leaves the claim open, so that the
-    old worker's result is accepted until the next claim.
+    old worker's result is accepted until the next claim. `started` says whether the worker had it: the start timeout
+    counts again only for a first try that never began.
     """
 
     ref: AttemptRef
     delay: timedelta | None
     burn: bool
     keep_open: bool = False
+    started: bool = True
     error_type: str | None = None
     message: str | None = None
     outcome: AttemptOutcome | None = None
@@ -173,9 +175,12 @@ def decide(outcome: Outcome, facts: AttemptFacts, now: datetime, draw: Callable[
             return _unsuccessful(facts, AttemptOutcome.FAILED, "uncommitted", message, now, draw)
         case Snoozed():
             return _cancelled(ref) if facts.cancel_requested else Requeue(ref=ref, delay=outcome.delay, burn=False)
-        case CancelConfirmed() | Interrupted() | Undelivered():
+        case CancelConfirmed() | Interrupted():
             # A stop that no user asked for, such as that of a superseded attempt, must not end the job.
             return _cancelled(ref) if facts.cancel_requested else Requeue(ref=ref, delay=None, burn=False)
+        case Undelivered():
+            back = Requeue(ref=ref, delay=None, burn=False, started=False)
+            return _cancelled(ref) if facts.cancel_requested else back
         case _:
             assert_never(outcome)
 

@@ -69,10 +69,11 @@ kept AS (
 # A job whose cancel was asked for goes back no more: who decided so did not know yet, and decides again.
 _REQUEUE: Final[LiteralString] = (
     """locked AS (
-    SELECT j.id, w.claim, w.delay_ms, w.burn, w.keep_open, w.error_type, w.message, w.outcome,
+    SELECT j.id, w.claim, w.delay_ms, w.burn, w.keep_open, w.started, w.error_type, w.message, w.outcome,
         j.worker_id AS held_by
-    FROM unnest(%s::int8[], %s::int8[], %s::int8[], %s::bool[], %s::bool[], %s::text[], %s::text[], %s::int2[])
-        AS w(id, claim, delay_ms, burn, keep_open, error_type, message, outcome)
+    FROM unnest(%s::int8[], %s::int8[], %s::int8[], %s::bool[], %s::bool[], %s::bool[], %s::text[], %s::text[],
+                %s::int2[])
+        AS w(id, claim, delay_ms, burn, keep_open, started, error_type, message, outcome)
     JOIN {jobs} j ON j.id = w.id AND j.open_claim = w.claim
     <fence>
     WHERE NOT j.cancel_requested <recheck>
@@ -83,7 +84,7 @@ kept AS (
         open_claim = CASE WHEN l.keep_open THEN j.open_claim END,
         attempt = CASE WHEN l.burn THEN j.attempt ELSE GREATEST(j.attempt - 1, 0) END,
         due_at = CASE WHEN l.delay_ms IS NULL THEN j.due_at ELSE now() + l.delay_ms * interval '1 millisecond' END,
-        expires_at = CASE WHEN l.delay_ms IS NULL AND NOT l.burn AND j.attempt = 1
+        expires_at = CASE WHEN NOT l.started AND j.attempt = 1
             THEN LEAST(j.due_at + j.start_timeout_ms * interval '1 millisecond', j.deadline_at)
             ELSE j.deadline_at END,
         error_type = COALESCE(l.error_type, j.error_type), error_message = COALESCE(l.message, j.error_message)
@@ -282,6 +283,7 @@ def _requeue_params(requeues: Sequence[Requeue]) -> tuple[object, ...]:
         Int8Array([milliseconds(one.delay) for one in requeues]),
         BoolArray([one.burn for one in requeues]),
         BoolArray([one.keep_open for one in requeues]),
+        BoolArray([one.started for one in requeues]),
         TextArray([one.error_type for one in requeues]),
         TextArray([one.message for one in requeues]),
         Int2Array([None if one.outcome is None else int(one.outcome) for one in requeues]),

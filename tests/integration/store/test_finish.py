@@ -177,15 +177,25 @@ async def test_snooze_burns_no_try_and_leaves_no_attempt(store: Bench) -> None:
 async def test_undelivered_attempt_is_as_if_it_had_never_been(store: Bench) -> None:
     job = await store.start(limits=TimeLimits(start=HOUR, attempt=HOUR))
     before = await store.row(job.job_id)
-    await give_back(store, Requeue(ref=job.ref, delay=None, burn=False))
+    await give_back(store, Requeue(ref=job.ref, delay=None, burn=False, started=False))
     row = await store.row(job.job_id)
     assert (row.due_at, row.attempt, row.expires_at) == (before.due_at, 0, before.due_at + HOUR)
     # A second one of these, after a real try, does not make the start timeout count again.
     await give_back(store, retry((await store.claim()).jobs[0].ref, delay=timedelta(0)))
     [third] = (await store.claim()).jobs
     assert third.attempt == 2
-    await give_back(store, Requeue(ref=third.ref, delay=None, burn=False))
+    await give_back(store, Requeue(ref=third.ref, delay=None, burn=False, started=False))
     assert ((await store.row(job.job_id)).expires_at, (await store.row(job.job_id)).attempt) == (None, 1)
+
+
+async def test_interrupted_attempt_has_started_in_time(store: Bench) -> None:
+    """However long it ran before its worker shut down, the start timeout does not end the job now."""
+    job = await store.start(limits=TimeLimits(start=HOUR, total=48 * HOUR))
+    await store.sql("UPDATE jobs SET due_at = due_at - interval '2 hours' WHERE id = %s", job.job_id)
+    await give_back(store, Requeue(ref=job.ref, delay=None, burn=False))
+    row = await store.row(job.job_id)
+    assert (row.attempt, row.expires_at) == (0, row.deadline_at)
+    assert [one.job_id for one in (await store.claim()).jobs] == [job.job_id]
 
 
 async def test_tries_given_back_never_fall_below_zero(store: Bench) -> None:

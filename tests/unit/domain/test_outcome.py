@@ -153,9 +153,10 @@ def test_a_lost_worker_is_replaced_at_once_and_its_claim_stays_open() -> None:
 @pytest.mark.parametrize("attempt", [1, 3, 9])
 def test_what_burns_no_try_is_not_counted_even_on_the_last_one(attempt: int) -> None:
     assert ends(Snoozed(5 * SECOND), facts(attempt)) == Requeue(ref=REF, delay=5 * SECOND, burn=False)
-    # A stop that nobody asked for is an interruption.
+    # A stop that nobody asked for is an interruption. Only what was not delivered has surely not started.
     for outcome in UNTRIED:
-        assert ends(outcome, facts(attempt)) == Requeue(ref=REF, delay=None, burn=False)
+        started = not isinstance(outcome, Undelivered)
+        assert ends(outcome, facts(attempt)) == Requeue(ref=REF, delay=None, burn=False, started=started)
 
 
 def test_only_a_completion_needs_no_facts() -> None:
