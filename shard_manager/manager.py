@@ -13,6 +13,7 @@ anew.
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -49,7 +50,8 @@ class ShardManager:
     `member` names the node; its state is kept by the manager. `shards` is the cluster's permanent number of shards.
     `replaces` are incarnations of this node known to be dead (see `IncarnationFile`), whose session may be taken over.
     `observer` is called for every `ManagerEvent`, synchronously; it must be quick, and what it raises is logged.
-    `max_moves` bounds the shards moved for balance in one plan, by default a tenth of all.
+    `max_moves` bounds the shards moved for balance in one plan, by default a tenth of all. `draw` spreads the pauses
+    after failures, by default at random; a simulation passes a seeded one.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class ShardManager:
         timings: ManagerTimings | None = None,
         observer: Callable[[ManagerEvent], None] | None = None,
         max_moves: int | None = None,
+        draw: random.Random | None = None,
     ) -> None:
         if not 1 <= shards <= MAX_SHARDS:
             raise InvalidSetting("shards", shards, f"must be 1 to {MAX_SHARDS}")
@@ -72,6 +75,7 @@ class ShardManager:
         self._replaces = tuple(replaces)
         self._timings = timings if timings is not None else ManagerTimings()
         self._observer = observer
+        self._draw = draw
         self._calls = HostCalls(host, self._timings, self)
         self._table = ShardTable(
             member.node,
@@ -180,7 +184,8 @@ class ShardManager:
 
     async def _heartbeats(self) -> None:
         interval_s = self._timings.heartbeat.total_seconds()
-        backoff = Backoff(min(self._timings.backoff_initial, self._timings.heartbeat), self._timings.heartbeat)
+        initial = min(self._timings.backoff_initial, self._timings.heartbeat)
+        backoff = Backoff(initial, self._timings.heartbeat, self._draw)
         while True:
             await self._joined.wait()
             await asyncio.sleep(backoff.failed() if self._beat_trouble.error is not None else interval_s)
@@ -220,7 +225,7 @@ class ShardManager:
     # The rounds.
 
     async def _rounds(self) -> None:
-        backoff = Backoff(self._timings.backoff_initial, self._timings.backoff_max)
+        backoff = Backoff(self._timings.backoff_initial, self._timings.backoff_max, self._draw)
         while True:
             session = self._session
             try:

@@ -40,7 +40,8 @@ class MemoryCluster:
         self._numbers = 0
         self._tokens = 0
         self._away: set[str] = set()
-        self._waiters: set[asyncio.Event] = set()
+        # In the order of their coming, so that a simulation repeats itself.
+        self._waiters: dict[asyncio.Event, None] = {}
 
     # Faults.
 
@@ -116,10 +117,10 @@ class MemoryCluster:
         return lease
 
     def watch(self, event: asyncio.Event) -> None:
-        self._waiters.add(event)
+        self._waiters[event] = None
 
     def unwatch(self, event: asyncio.Event) -> None:
-        self._waiters.discard(event)
+        self._waiters.pop(event, None)
 
     def changed(self) -> None:
         for event in self._waiters:

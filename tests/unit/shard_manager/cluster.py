@@ -1,6 +1,7 @@
 """Nodes for tests: managers with a host that records, a fence like PostgreSQL's, and events to wait for."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -163,6 +164,7 @@ class Node:
         replaces: Collection[int] = (),
         timings: ManagerTimings = TIMINGS,
         max_moves: int | None = None,
+        draw: random.Random | None = None,
     ) -> None:
         self.coordinator = coordinator
         self.name = name
@@ -177,6 +179,7 @@ class Node:
             timings=timings,
             observer=self.events,
             max_moves=max_moves,
+            draw=draw,
         )
         self.task: asyncio.Task[None] | None = None
 
@@ -235,7 +238,7 @@ class Site:
     """A cluster in memory."""
 
     def __init__(self) -> None:
-        self.cluster = MemoryCluster()
+        self.cluster = MemoryCluster(lambda: asyncio.get_running_loop().time())
         self.fences = Fences()
         self.hosts: dict[str, RecordingHost] = {}
 
@@ -249,6 +252,7 @@ class Site:
         replaces: Collection[int] = (),
         timings: ManagerTimings = TIMINGS,
         max_moves: int | None = None,
+        draw: random.Random | None = None,
     ) -> Node:
         """A node that is not running yet; its host is `hosts[name]`."""
         self.hosts[name] = RecordingHost(self.fences, name)
@@ -261,6 +265,7 @@ class Site:
             replaces=replaces,
             timings=timings,
             max_moves=max_moves,
+            draw=draw,
         )
 
     def check(self) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
@@ -13,10 +13,12 @@ from shard_manager.coordinator import Lease, Member, Plan, View
 from shard_manager.errors import CoordinatorUnavailable
 from shard_manager.memory import MemoryCluster, MemoryCoordinator
 from tests.unit.shard_manager.cluster import TIMINGS, Node, Site, ms
+from tests.unit.shard_manager.virtual_time import virtual_time
 
 T = TypeVar("T")
 SHARDS = 16
 NAMES = ("a", "b", "c")
+LATENCY_S = 0.002
 FAST = replace(TIMINGS, session_ttl=ms(500), heartbeat=ms(50), poll=ms(10), handoff_poll=ms(5), reread=ms(50),
                settle=ms(20), loss_guard=ms(20), backoff_max=ms(20), stop_call=ms(50))  # fmt: skip
 
@@ -29,40 +31,40 @@ class Flaky:
         self._chance = chance
         self.faults = True
 
-    async def _maybe(self, operation: str, call: Awaitable[T]) -> T:
+    async def _maybe(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
         draw = self._chance.random() if self.faults else 1.0
-        await asyncio.sleep(0)
+        await asyncio.sleep(self._chance.random() * LATENCY_S)
         if draw < 0.1:
-            asyncio.ensure_future(call).cancel()
             raise CoordinatorUnavailable(operation, "request lost")
-        result = await call
+        result = await call()
+        await asyncio.sleep(self._chance.random() * LATENCY_S)
         if draw < 0.2:
             raise CoordinatorUnavailable(operation, "answer lost")
         return result
 
     async def join(self, member: Member, *, ttl: timedelta, replaces: Collection[int] = ()) -> None:
-        await self._maybe("join", self._inner.join(member, ttl=ttl, replaces=replaces))
+        await self._maybe("join", lambda: self._inner.join(member, ttl=ttl, replaces=replaces))
 
     async def renew(self, member: Member) -> None:
-        await self._maybe("renew", self._inner.renew(member))
+        await self._maybe("renew", lambda: self._inner.renew(member))
 
     async def leave(self) -> None:
-        await self._maybe("leave", self._inner.leave())
+        await self._maybe("leave", self._inner.leave)
 
     async def close(self) -> None:
         await self._inner.close()
 
     async def view(self, *, fresh: bool = False) -> View:
-        return await self._maybe("view", self._inner.view(fresh=fresh))
+        return await self._maybe("view", lambda: self._inner.view(fresh=fresh))
 
     async def write_plan(self, plan: Plan) -> None:
-        await self._maybe("write_plan", self._inner.write_plan(plan))
+        await self._maybe("write_plan", lambda: self._inner.write_plan(plan))
 
     async def acquire(self, shards: Collection[int]) -> Collection[Lease]:
-        return await self._maybe("acquire", self._inner.acquire(shards))
+        return await self._maybe("acquire", lambda: self._inner.acquire(shards))
 
     async def release(self, leases: Collection[Lease]) -> None:
-        await self._maybe("release", self._inner.release(leases))
+        await self._maybe("release", lambda: self._inner.release(leases))
 
     async def wait_change(self, timeout_s: float) -> None:
         await self._inner.wait_change(timeout_s)
@@ -95,12 +97,14 @@ async def disturb(site: Site, nodes: dict[str, Node], chance: random.Random) -> 
 
 
 @pytest.mark.parametrize("seed", range(3))
+@virtual_time
 async def test_random_faults_leave_nothing_behind(seed: int) -> None:
     await run(seed, disturbances=40)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100, 200))
+@virtual_time
 async def test_random_faults_leave_nothing_behind_for_long(seed: int) -> None:
     await run(seed, disturbances=200)
 
@@ -110,7 +114,7 @@ async def run(seed: int, disturbances: int) -> None:
     site = Site()
     coordinators = {name: Flaky(site.cluster, chance) for name in NAMES}
     nodes = {
-        name: site.node(name, coordinator=coordinators[name], shards=SHARDS, timings=FAST, max_moves=4)
+        name: site.node(name, coordinator=coordinators[name], shards=SHARDS, timings=FAST, max_moves=4, draw=chance)
         for name in NAMES
     }
     async with nodes["a"] as a, nodes["b"], nodes["c"]:

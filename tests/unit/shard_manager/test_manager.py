@@ -26,6 +26,7 @@ from shard_manager.events import (
 from shard_manager.lease import Active
 from shard_manager.memory import MemoryCoordinator
 from tests.unit.shard_manager.cluster import TIMINGS, Site, bounded, ms
+from tests.unit.shard_manager.virtual_time import virtual_time
 
 
 @pytest.fixture
@@ -33,6 +34,7 @@ def site() -> Site:
     return Site()
 
 
+@virtual_time
 async def test_a_single_node_owns_all_shards_without_waiting_for_a_poll(site: Site) -> None:
     slow = replace(TIMINGS, poll=ms(60_000), handoff_poll=ms(60_000), settle=ms(60_000), loss_guard=ms(60_000))
     async with site.node("a", shards=64, timings=slow) as a:
@@ -53,6 +55,7 @@ async def test_a_single_node_owns_all_shards_without_waiting_for_a_poll(site: Si
     site.check()
 
 
+@virtual_time
 async def test_a_joiner_gets_its_share_and_no_shard_is_ever_served_twice(site: Site) -> None:
     async with site.node("a", max_moves=100) as a:
         await a.owns(16)
@@ -66,6 +69,7 @@ async def test_a_joiner_gets_its_share_and_no_shard_is_ever_served_twice(site: S
     site.check()
 
 
+@virtual_time
 async def test_balance_moves_in_small_rounds(site: Site) -> None:
     async with site.node("a", max_moves=3) as a:
         await a.owns(16)
@@ -75,6 +79,7 @@ async def test_balance_moves_in_small_rounds(site: Site) -> None:
         assert sizes == [16, 3, 3, 2]
 
 
+@virtual_time
 async def test_a_dead_nodes_shards_are_taken_when_its_session_is_over(site: Site) -> None:
     async with site.node("a", max_moves=100) as a, site.node("b") as b:
         await b.owns(8)
@@ -88,6 +93,7 @@ async def test_a_dead_nodes_shards_are_taken_when_its_session_is_over(site: Site
     site.check()
 
 
+@virtual_time
 async def test_when_the_leader_dies_another_leads(site: Site) -> None:
     async with site.node("a", max_moves=100) as a:
         await a.owns(16)
@@ -103,6 +109,7 @@ async def test_when_the_leader_dies_another_leads(site: Site) -> None:
 # Losing the session, losing the coordinator.
 
 
+@virtual_time
 async def test_a_lost_session_stops_everything_at_once_and_everything_is_leased_and_fenced_anew(site: Site) -> None:
     async with site.node("a") as a:
         await a.owns(16)
@@ -118,6 +125,7 @@ async def test_a_lost_session_stops_everything_at_once_and_everything_is_leased_
     site.check()
 
 
+@virtual_time
 async def test_while_the_coordinator_is_away_shards_are_served_on(site: Site) -> None:
     async with site.node("a") as a:
         await a.owns(16)
@@ -134,6 +142,7 @@ async def test_while_the_coordinator_is_away_shards_are_served_on(site: Site) ->
         assert a.manager.status().trouble is None
 
 
+@virtual_time
 async def test_if_the_session_expired_while_the_coordinator_was_away_the_node_starts_over(site: Site) -> None:
     async with site.node("a") as a:
         await a.owns(16)
@@ -149,6 +158,7 @@ async def test_if_the_session_expired_while_the_coordinator_was_away_the_node_st
     site.check()
 
 
+@virtual_time
 async def test_nodes_that_all_lost_their_sessions_take_their_own_shards_again(site: Site) -> None:
     patient = replace(TIMINGS, loss_guard=ms(5000))
     async with (
@@ -170,6 +180,7 @@ async def test_nodes_that_all_lost_their_sessions_take_their_own_shards_again(si
     site.check()
 
 
+@virtual_time
 async def test_losing_the_session_cuts_a_graceful_stop_short(site: Site) -> None:
     unhurried = replace(TIMINGS, stop_call=ms(60_000))
     async with site.node("a", timings=unhurried) as a:
@@ -190,6 +201,7 @@ async def test_losing_the_session_cuts_a_graceful_stop_short(site: Site) -> None
     site.check()
 
 
+@virtual_time
 async def test_a_lease_that_nobody_asked_for_is_given_back(site: Site) -> None:
     """As after an acquire whose answer was lost, and a plan that has changed its mind since."""
     async with site.node("a") as a:
@@ -210,6 +222,7 @@ async def test_a_lease_that_nobody_asked_for_is_given_back(site: Site) -> None:
     site.check()
 
 
+@virtual_time
 async def test_a_lease_that_somebody_took_away_is_noticed(site: Site) -> None:
     async with site.node("a") as a:
         await a.owns(16)
@@ -235,6 +248,7 @@ class Forgetful(MemoryCoordinator):
         raise SessionLost("a")
 
 
+@virtual_time
 async def test_sessions_that_are_lost_again_and_again_do_not_spin(site: Site) -> None:
     coordinator = Forgetful(site.cluster)
     slow = replace(TIMINGS, backoff_initial=ms(40), backoff_max=ms(40))
@@ -247,6 +261,7 @@ async def test_sessions_that_are_lost_again_and_again_do_not_spin(site: Site) ->
 # Fences.
 
 
+@virtual_time
 async def test_a_fenced_shard_is_dropped_and_taken_anew(site: Site) -> None:
     # Nothing of it may wait for a poll.
     async with site.node("a", timings=replace(TIMINGS, poll=ms(60_000), handoff_poll=ms(60_000))) as a:
@@ -266,6 +281,7 @@ async def test_a_fenced_shard_is_dropped_and_taken_anew(site: Site) -> None:
     site.check()
 
 
+@virtual_time
 async def test_a_refused_fence_is_tried_again_with_a_newer_lease(site: Site) -> None:
     site.fences.leases[3] = Lease(shard=3, generation=1, token=10)
     site.fences.leases[9] = Lease(shard=9, generation=1, token=18)
@@ -279,6 +295,7 @@ async def test_a_refused_fence_is_tried_again_with_a_newer_lease(site: Site) -> 
     site.check()
 
 
+@virtual_time
 async def test_a_shard_that_is_refused_for_ever_does_not_spin_and_harms_no_other(site: Site) -> None:
     site.fences.leases[3] = Lease(shard=3, generation=2, token=1)
     site.fences.epochs[3], site.fences.owners[3] = 7, "x"
@@ -288,13 +305,14 @@ async def test_a_shard_that_is_refused_for_ever_does_not_spin_and_harms_no_other
         began = asyncio.get_running_loop().time()
         await a.events.until(lambda: len(a.events.of(FenceRefusal)) == 5)
         # The first refusal is free, each later one costs a pause.
-        assert asyncio.get_running_loop().time() - began >= 3 * 0.04
+        assert asyncio.get_running_loop().time() - began == pytest.approx(3 * 0.04)
         assert len(a.served) == 15
         site.cluster.generation = 3
         await a.owns(16)
     site.check()
 
 
+@virtual_time
 async def test_while_the_database_fails_fencing_in_is_tried_again(site: Site) -> None:
     node = site.node("a")
     site.hosts["a"].fence_errors = [RuntimeError("database away"), TimeoutError()]
@@ -309,6 +327,7 @@ async def test_while_the_database_fails_fencing_in_is_tried_again(site: Site) ->
 # The shard host.
 
 
+@virtual_time
 async def test_a_shard_that_does_not_start_is_given_back_and_tried_again(site: Site) -> None:
     node = site.node("a")
     site.hosts["a"].refuse_to_start = {2}
@@ -321,6 +340,7 @@ async def test_a_shard_that_does_not_start_is_given_back_and_tried_again(site: S
     site.check()
 
 
+@virtual_time
 async def test_a_graceful_stop_that_hangs_becomes_an_immediate_one_and_then_the_shard_is_released(site: Site) -> None:
     node = site.node("a", max_moves=100)
     site.hosts["a"].hang_on_stop = {(shard, True) for shard in range(16)} | {(15, False)}
@@ -333,6 +353,7 @@ async def test_a_graceful_stop_that_hangs_becomes_an_immediate_one_and_then_the_
         site.hosts["a"].hang_on_stop = set()
 
 
+@virtual_time
 async def test_an_observer_that_fails_harms_nothing(site: Site) -> None:
     node = site.node("a")
     node.events.raises = True
@@ -343,6 +364,7 @@ async def test_an_observer_that_fails_harms_nothing(site: Site) -> None:
 # Draining and ending.
 
 
+@virtual_time
 async def test_a_draining_node_serves_until_others_have_been_given_its_shards(site: Site) -> None:
     async with site.node("a", max_moves=100) as a, site.node("b") as b:
         await b.owns(8)
@@ -362,6 +384,7 @@ async def test_a_draining_node_serves_until_others_have_been_given_its_shards(si
     site.check()
 
 
+@virtual_time
 async def test_a_draining_follower_serves_until_the_plan_has_given_its_shards_away(site: Site) -> None:
     async with site.node("a", max_moves=100) as a, site.node("b") as b:
         await b.owns(8)
@@ -375,6 +398,7 @@ async def test_a_draining_follower_serves_until_the_plan_has_given_its_shards_aw
     site.check()
 
 
+@virtual_time
 async def test_the_last_node_drains_without_waiting_for_others(site: Site) -> None:
     patient = replace(TIMINGS, drain_handover=ms(60_000), leave_limit=ms(60_000), drain_limit=ms(60_000))
     async with site.node("a", timings=patient) as a:
@@ -391,6 +415,7 @@ async def test_the_last_node_drains_without_waiting_for_others(site: Site) -> No
     site.check()
 
 
+@virtual_time
 async def test_a_drain_ends_even_if_the_coordinator_does_not_answer(site: Site) -> None:
     async with site.node("a", timings=replace(TIMINGS, drain_limit=ms(60_000))) as a:
         await a.owns(16)
@@ -403,6 +428,7 @@ async def test_a_drain_ends_even_if_the_coordinator_does_not_answer(site: Site) 
         await a.task
 
 
+@virtual_time
 async def test_draining_twice_or_too_early_is_harmless(site: Site) -> None:
     node = site.node("a")
     await bounded(node.manager.drain())
@@ -412,6 +438,7 @@ async def test_draining_twice_or_too_early_is_harmless(site: Site) -> None:
         await bounded(a.manager.drain())
 
 
+@virtual_time
 async def test_cancelling_stops_all_shards_at_once_and_leaves_the_session(site: Site) -> None:
     async with site.node("a") as a:
         await a.owns(16)
@@ -421,6 +448,7 @@ async def test_cancelling_stops_all_shards_at_once_and_leaves_the_session(site: 
         assert set(site.cluster.members()) == {"a"}
 
 
+@virtual_time
 async def test_an_unhealthy_node_loses_its_shards_to_a_healthy_one_and_gets_its_share_back(site: Site) -> None:
     async with site.node("a", max_moves=100) as a, site.node("b") as b:
         await b.owns(8)
@@ -435,6 +463,7 @@ async def test_an_unhealthy_node_loses_its_shards_to_a_healthy_one_and_gets_its_
 # Starting.
 
 
+@virtual_time
 async def test_a_node_whose_name_is_taken_waits_visibly_until_it_is_free(site: Site) -> None:
     async with site.node("a") as a:
         await a.owns(16)
@@ -448,6 +477,7 @@ async def test_a_node_whose_name_is_taken_waits_visibly_until_it_is_free(site: S
             await namesake.owns(16)
 
 
+@virtual_time
 async def test_a_restarted_node_takes_over_from_its_dead_predecessor_at_once(site: Site) -> None:
     eternal = replace(TIMINGS, session_ttl=ms(60_000))
     async with site.node("a", timings=eternal) as a:
@@ -459,6 +489,7 @@ async def test_a_restarted_node_takes_over_from_its_dead_predecessor_at_once(sit
         assert site.hosts["a"].running == dict.fromkeys(range(16), 2)
 
 
+@virtual_time
 async def test_a_cluster_with_another_number_of_shards_is_not_served(site: Site) -> None:
     async with site.node("a", shards=16) as a:
         await a.owns(16)
@@ -470,6 +501,7 @@ async def test_a_cluster_with_another_number_of_shards_is_not_served(site: Site)
             assert b.owned == set()
 
 
+@virtual_time
 async def test_a_coordinator_that_is_away_at_the_start_is_waited_for(site: Site) -> None:
     site.cluster.cut_off("a")
     async with site.node("a") as a:
@@ -491,6 +523,7 @@ class Watched(MemoryCoordinator):
         return await super().view(fresh=fresh)
 
 
+@virtual_time
 async def test_everything_is_read_anew_now_and_then(site: Site) -> None:
     watched = Watched(site.cluster)
     watched.freshness = []
@@ -501,6 +534,7 @@ async def test_everything_is_read_anew_now_and_then(site: Site) -> None:
         assert watched.freshness.count(False) > watched.freshness.count(True)
 
 
+@virtual_time
 async def test_an_operators_plan_is_obeyed(site: Site) -> None:
     async with site.node("a", max_moves=100) as a, site.node("b") as b:
         await b.owns(8)
