@@ -118,10 +118,6 @@ def test_nothing_runs_early(due_at: float | None, claimed_at: float, early: bool
     assert broken(history(submissions=(wanted,), executions=(ran,))) == ({Promise.EARLY} if early else set())
 
 
-def firing(job: int, second: float, schedule: int = 9) -> History:
-    return history(jobs=(final(job, schedule=schedule, scheduled_for=WALL + second),))
-
-
 def recurring(*, exact: bool = True, fired: int = 1, skipped: int = 0) -> Recurring:
     nominal = (WALL + 1.0, WALL + 2.0)
     return Recurring(
