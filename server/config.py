@@ -97,7 +97,7 @@ class NodeConfig:
         host, _, port = self.listen.rpartition(":")
         if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
             raise InvalidInput("listen", self.listen, "has to be HOST:PORT")
-        if not self.advertise and host.strip("[]") in ("0.0.0.0", "::"):
+        if not self.advertise and host.strip("[]") in ("0.0.0.0", "::"):  # noqa: S104 - looked for, not bound
             reason = f"is required when listening on all addresses ({self.listen}): how do workers reach this node?"
             raise InvalidInput("advertise", self.advertise, reason)
         self.timings()

@@ -78,7 +78,7 @@ class ZookeeperCoordinator:
         """
         link = Link(self._settings, ttl_s=self._ttl_s or _PROBE_TTL_S, changed=self.wake)
         try:
-            async with self._doing("probe", 2 * self._deadline_s, link):
+            async with self._doing("probe", self._deadline_s, link):
                 await link.open()
                 await settle_generation(link, self._tree, self._cluster_id, self._draw_generation)
         finally:

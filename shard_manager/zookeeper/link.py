@@ -131,9 +131,10 @@ class Link:
         self._cut = threading.Event()
         self._lost = threading.Event()
         self._denied = False
+        self._stop_lock = threading.Lock()
         self._stopping: threading.Thread | None = None
         self._stopped = asyncio.Event()
-        self._trouble = "not tried yet"
+        self._trouble = "its name cannot be resolved"
         self._suspended_s: float | None = None
         self._connect_s = min(max(_CONNECT_MIN_S, ttl_s / (2 * len(settings.hosts))), _CONNECT_MAX_S)
         self._socket: socket.socket | None = None
@@ -205,10 +206,14 @@ class Link:
         Without any grace the session is left to expire.
         """
         self._lost.set()
-        if self._stopping is None:
-            self._stopping = threading.Thread(target=self._stop, args=(grace_s,), name="zookeeper-stop", daemon=True)
-            self._stopping.start()
-        elif grace_s <= 0:
+        with self._stop_lock:
+            if self._stopping is None:
+                self._stopping = threading.Thread(
+                    target=self._stop, args=(grace_s,), name="zookeeper-stop", daemon=True
+                )
+                self._stopping.start()
+                return
+        if grace_s <= 0:
             self._cut_connection()
 
     async def ended(self) -> None:

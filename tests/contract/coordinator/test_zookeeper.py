@@ -345,6 +345,13 @@ async def test_a_wrong_address_is_named(zookeeper_bench: ZookeeperBench) -> None
         assert time.monotonic() - began < 2
 
 
+async def test_a_name_that_does_not_exist_is_named(zookeeper_bench: ZookeeperBench) -> None:
+    settings = zookeeper_bench.settings(hosts=("no-such-host.invalid:2181",))
+    a = zookeeper_bench.coordinator(settings=settings, deadline_s=0.3)
+    with pytest.raises(CoordinatorUnavailable, match=r"no-such-host.invalid:2181: its name cannot be resolved"):
+        await a.probe()
+
+
 async def test_a_server_that_is_no_zookeeper_is_told_of(zookeeper_bench: ZookeeperBench) -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
