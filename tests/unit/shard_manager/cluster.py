@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
@@ -68,7 +69,8 @@ class Fences:
 
 
 class RecordingHost:
-    """Serves shards by writing down that it does. Calls can be made to fail or to hang."""
+    """Serves shards by writing down that it does. Calls can be made to fail, to hang, and to take `delay_s()`, but for
+    immediate stops, which take no time."""
 
     def __init__(self, fences: Fences, node: str) -> None:
         self.fences = fences
@@ -81,17 +83,20 @@ class RecordingHost:
         self.refuse_to_start: set[int] = set()
         self.hang_on_stop: set[tuple[int, bool]] = set()
         self.given_back: list[int] = []
+        self.delay_s: Callable[[], float] = lambda: 0.0
+        self._busy: set[int] = set()
 
     async def fence_in(self, leases: Sequence[Lease]) -> Mapping[int, int]:
         self.fence_calls += 1
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.delay_s())
         if self.fence_errors:
             raise self.fence_errors.pop()
         return self.fences.fence_in(self.node, leases)
 
     async def start(self, shard: int, epoch: int) -> None:
         self.calls.append(("start", shard, epoch))
-        await asyncio.sleep(0)
+        with self._alone(shard):
+            await asyncio.sleep(self.delay_s())
         if shard in self.refuse_to_start:
             raise RuntimeError(f"shard {shard} does not start")
         if shard in self.running:
@@ -104,14 +109,25 @@ class RecordingHost:
 
     async def stop(self, shard: int, *, graceful: bool) -> None:
         self.calls.append(("stop", shard, graceful))
-        if (shard, graceful) in self.hang_on_stop:
-            await asyncio.Event().wait()
-        await asyncio.sleep(0)
+        with self._alone(shard):
+            if (shard, graceful) in self.hang_on_stop:
+                await asyncio.Event().wait()
+            await asyncio.sleep(self.delay_s() if graceful else 0)
         self.running.pop(shard, None)
         self.fences.serving.get(shard, set()).discard(self.node)
 
     async def released(self, shards: Sequence[int]) -> None:
         self.given_back.extend(shards)
+
+    @contextmanager
+    def _alone(self, shard: int) -> Iterator[None]:
+        if shard in self._busy:
+            self.wrong.append(f"{self.node}: calls for shard {shard} overlap")
+        self._busy.add(shard)
+        try:
+            yield
+        finally:
+            self._busy.discard(shard)
 
     def stops(self, shard: int) -> list[object]:
         """Of the stops of a shard, whether they were graceful, in order."""

@@ -19,6 +19,7 @@ T = TypeVar("T")
 SHARDS = 16
 NAMES = ("a", "b", "c")
 LATENCY_S = 0.002
+SLOWEST_HOST_S = 0.2
 FAST = replace(TIMINGS, session_ttl=ms(500), heartbeat=ms(50), poll=ms(10), handoff_poll=ms(5), reread=ms(50),
                settle=ms(20), loss_guard=ms(20), backoff_max=ms(20), stop_call=ms(50))  # fmt: skip
 
@@ -73,27 +74,72 @@ class Flaky:
         self._inner.wake()
 
 
-async def disturb(site: Site, nodes: dict[str, Node], chance: random.Random) -> None:
-    """One random fault."""
-    name = chance.choice(NAMES)
-    node, host = nodes[name], site.hosts[name]
-    match chance.randrange(8):
-        case 0:
-            site.cluster.expire(name)
-        case 1:
-            site.cluster.cut_off(name)
-        case 2:
-            site.cluster.reconnect(name)
-        case 3:
-            host.fence_errors.append(RuntimeError("database away"))
-        case 4:
-            node.manager.fenced(chance.randrange(SHARDS))
-        case 5:
-            host.refuse_to_start = {chance.randrange(SHARDS)}
-        case 6:
-            host.hang_on_stop = {(chance.randrange(SHARDS), True)}
-        case _:
-            node.manager.set_healthy(chance.random() < 0.5)
+class Storm:
+    """Three nodes, and faults that hit them at random."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self.site = Site()
+        self.coordinators: dict[str, Flaky] = {}
+        self.nodes: dict[str, Node] = {}
+        self._incarnations = 0
+
+    def begin(self, name: str, replaces: Collection[int] = ()) -> None:
+        """Start a node, or start it anew."""
+        self._incarnations += 1
+        self.coordinators[name] = Flaky(self.site.cluster, self._chance)
+        self.nodes[name] = self.site.node(
+            name, coordinator=self.coordinators[name], incarnation=self._incarnations, replaces=replaces,
+            shards=SHARDS, timings=FAST, max_moves=4, draw=self._chance,
+        )  # fmt: skip
+        self.site.hosts[name].delay_s = lambda: self._chance.random() ** 8 * SLOWEST_HOST_S
+        self.nodes[name].start()
+
+    async def end(self, name: str) -> None:
+        """Kill a node, or see to it that a drained one has ended well."""
+        await self.nodes[name].kill()
+        assert self.site.hosts[name].running == {}
+        assert self.site.hosts[name].wrong == []
+
+    async def disturb(self) -> None:
+        """One random fault."""
+        chance, cluster, name = self._chance, self.site.cluster, self._chance.choice(NAMES)
+        node, host = self.nodes[name], self.site.hosts[name]
+        match chance.randrange(18):
+            case 0 | 1:
+                cluster.expire(name)
+            case 2 | 3:
+                cluster.cut_off(name)
+            case 4 | 5:
+                cluster.reconnect(name)
+            case 6 | 7:
+                host.fence_errors.append(RuntimeError("database away"))
+            case 8 | 9:
+                node.manager.fenced(chance.randrange(SHARDS))
+            case 10 | 11:
+                host.refuse_to_start = {chance.randrange(SHARDS)}
+            case 12 | 13:
+                host.hang_on_stop = {(chance.randrange(SHARDS), True)}
+            case 14:
+                known = self._incarnations if chance.random() < 0.5 else 0
+                await self.end(name)
+                self.begin(name, replaces=range(1, known + 1))
+            case 15:
+                await node.manager.drain()
+                await self.end(name)
+                self.begin(name)
+            case _:
+                node.manager.set_healthy(chance.random() < 0.5)
+
+    def calm(self) -> None:
+        """No faults from now on."""
+        for name in NAMES:
+            self.coordinators[name].faults = False
+            self.site.cluster.reconnect(name)
+            self.nodes[name].manager.set_healthy(True)
+            host = self.site.hosts[name]
+            host.fence_errors.clear()
+            host.refuse_to_start, host.hang_on_stop = set(), set()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -110,26 +156,16 @@ async def test_random_faults_leave_nothing_behind_for_long(seed: int) -> None:
 
 
 async def run(seed: int, disturbances: int) -> None:
-    chance = random.Random(seed)
-    site = Site()
-    coordinators = {name: Flaky(site.cluster, chance) for name in NAMES}
-    nodes = {
-        name: site.node(name, coordinator=coordinators[name], shards=SHARDS, timings=FAST, max_moves=4, draw=chance)
-        for name in NAMES
-    }
-    async with nodes["a"] as a, nodes["b"], nodes["c"]:
-        for _ in range(disturbances):
-            await disturb(site, nodes, chance)
-            await asyncio.sleep(chance.random() * 0.02)
-        for name in NAMES:
-            coordinators[name].faults = False
-            site.cluster.reconnect(name)
-            nodes[name].manager.set_healthy(True)
-            host = site.hosts[name]
-            host.fence_errors.clear()
-            host.refuse_to_start, host.hang_on_stop = set(), set()
-        await a.events.until(lambda: settled(site, nodes), f"calm after seed {seed}")
-    site.check()
+    chance, storm = random.Random(seed), Storm(seed)
+    for name in NAMES:
+        storm.begin(name)
+    for _ in range(disturbances):
+        await storm.disturb()
+        await asyncio.sleep(chance.random() * 0.02)
+    storm.calm()
+    await storm.nodes["a"].events.until(lambda: settled(storm.site, storm.nodes), f"calm after seed {seed}")
+    for name in NAMES:
+        await storm.end(name)
 
 
 def settled(site: Site, nodes: dict[str, Node]) -> bool:
