@@ -20,7 +20,7 @@ from server.domain.errors import InvalidInput
 from server.engine.engine import Engine
 from server.engine.liveness import WorkerRefused
 from server.engine.slots import WorkerSession
-from server.store.catalog import Catalog
+from server.store.catalog import Catalog, Namespace
 from shardwheel.v1 import worker_service_pb2 as pb
 from shardwheel.v1.worker_service_pb2_grpc import WorkerServiceServicer
 
@@ -125,8 +125,13 @@ class WorkerService(WorkerServiceServicer):
                 link.send(_members_message(members))
 
     async def _admit(self, hello: pb.Hello, link: StreamLink) -> tuple[WorkerSession, dict[str, int]]:
-        namespace_name = _check_hello(hello)
-        namespace = await self._catalog.namespace(namespace_name)
+        namespace = await self._catalog.namespace(_check_hello(hello))
+        with self._engine.liveness.arriving(namespace.namespace_id, hello.worker):
+            return await self._register(namespace, hello, link)
+
+    async def _register(
+        self, namespace: Namespace, hello: pb.Hello, link: StreamLink
+    ) -> tuple[WorkerSession, dict[str, int]]:
         defaults = {one.handler: policies_of(one.retry, one.timeouts) for one in hello.handlers}
         handlers = await self._catalog.register_handlers(namespace.namespace_id, defaults)
         by_name = {name: handler.handler_id for name, handler in handlers.items()}

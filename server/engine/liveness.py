@@ -10,7 +10,9 @@ is held up, for however long and at whatever instruction, leases that end meanwh
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 
 from server.domain.ending import NO_LEASE
@@ -39,6 +41,8 @@ class Liveness:
         self._renewed_at = 0.0
         self._renewed_as_of = NO_LEASE
         self._grace: dict[int, asyncio.Task[None]] = {}
+        self._arriving: Counter[tuple[int, str]] = Counter()
+        self._arrived_at: dict[tuple[int, str], float] = {}
         self.lost: set[int] = set()
         """Workers whose stream broke and that did not come back in time: their lease was ended on this evidence."""
 
@@ -69,6 +73,21 @@ class Liveness:
             )
         return worker_id
 
+    @contextmanager
+    def arriving(self, namespace_id: int, name: str) -> Iterator[None]:
+        """While a worker of this name is being admitted, which may take long, and a grace longer, it is not lost."""
+        key = (namespace_id, name)
+        self._arriving[key] += 1
+        try:
+            yield
+        finally:
+            self._arriving[key] -= 1
+            if not self._arriving[key]:
+                del self._arriving[key]
+            now, grace = time.monotonic(), self._timings.reset_grace.total_seconds()
+            self._arrived_at = {one: at for one, at in self._arrived_at.items() if now - at < grace}
+            self._arrived_at[key] = now
+
     def attached(self, worker_id: int) -> None:
         """A worker is connected: it came back, if it was awaited."""
         self.lost.discard(worker_id)
@@ -81,7 +100,7 @@ class Liveness:
         worker_id = session.worker_id
         if worker_id in self._grace or self._slots.of_worker(worker_id) is not None:
             return
-        task = asyncio.create_task(self._after_grace(worker_id, session.name), name=f"grace-{worker_id}")
+        task = asyncio.create_task(self._after_grace(session), name=f"grace-{worker_id}")
         self._grace[worker_id] = task
         task.add_done_callback(lambda done: self._grace_over(worker_id, done))
 
@@ -125,12 +144,14 @@ class Liveness:
         for task in list(self._grace.values()):
             task.cancel()
 
-    async def _after_grace(self, worker_id: int, name: str) -> None:
+    async def _after_grace(self, session: WorkerSession) -> None:
         """End the lease of a worker that does not come back within the grace.
 
-        Only time in which it could have come back counts: the grace starts anew when this process was held up, and
-        while the database is away, for then nobody can be admitted.
+        Only time in which it could have come back counts: the grace starts anew when this process was held up, while
+        the database is away, for then nobody can be admitted, and when the worker is at the door.
         """
+        worker_id, name = session.worker_id, session.name
+        key = (session.namespace_id, name)
         grace = self._timings.reset_grace.total_seconds()
         step, waited = grace / 10, 0.0
         while self._slots.of_worker(worker_id) is None:
@@ -138,7 +159,8 @@ class Liveness:
                 before = time.monotonic()
                 await asyncio.sleep(step)
                 held_up = time.monotonic() - before > step + grace / 2
-                waited = 0.0 if held_up or self._resumed_at is None else waited + step
+                here = key in self._arriving or self._arrived_at.get(key, 0.0) >= before
+                waited = 0.0 if held_up or here or self._resumed_at is None else waited + step
                 continue
             try:
                 await self._store.expire_worker_lease(worker_id)

@@ -71,6 +71,7 @@ async def test_same_name_restart(node: Node) -> None:
     ids = await submit(node, "mail", 10, backoff=AT_ONCE)
     await old.next_jobs(10)
     await old.break_stream()
+    await eventually(lambda: not node.engine.slots.sessions(), what="the end of the old stream")
     async with raw_worker(node.address, {"mail": 10}, "w-0") as new:
         jobs = await new.next_jobs(10, timeout=LEASE_S)
         assert {job.job_id for job in jobs} == set(ids)

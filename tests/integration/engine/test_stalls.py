@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from server.app import Node
@@ -124,3 +125,26 @@ async def test_a_worker_that_comes_back_while_it_is_being_reaped_is_not_told_to_
         assert not worker.cancels
         worker.complete([job, marker])
         assert await worker.acked(job) == pb.ResultAck.ACCEPTED
+
+
+async def test_a_worker_whose_return_takes_longer_than_the_grace_is_not_lost(database: str, tmp_path: Path) -> None:
+    async with (
+        running_node(database, tmp_path, worker_lease="5s", reset_grace="300ms") as node,
+        raw_worker(node.address, {"mail": 1}, "w") as worker,
+    ):
+        await submit(node, "mail", backoff=AT_ONCE)
+        [job] = await worker.next_jobs(1)
+        async with await psycopg.AsyncConnection.connect(database) as somebody:
+            # Admission needs the table; the end of a lease and its renewal do not.
+            await somebody.execute("LOCK TABLE handlers")
+            await worker.break_stream()
+            back = asyncio.create_task(worker.connect())
+            await eventually(lambda: bool(node.engine.liveness._arriving))
+            # Longer than the grace, shorter than the lock timeout.
+            await asyncio.sleep(1.0)
+            assert not node.engine.liveness.lost
+            await somebody.rollback()
+        await back
+        worker.complete([job])
+        assert await worker.acked(job) == pb.ResultAck.ACCEPTED
+        assert not worker.jobs
