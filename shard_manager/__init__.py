@@ -6,7 +6,7 @@ Model. Every node keeps a *session* with the coordinator. The node with the elde
 which gives each shard to a node and changes as little as possible (`assignment`, `pacing`). Every node brings its
 shards in line with the plan: it takes the shard's *lease*, makes it the shard's fence in PostgreSQL, and only then lets
 its shard host serve it (`lease` is that life as a state machine, `manager` the loops that drive it). The coordinator is
-anything that fits `coordinator.Coordinator`: `memory` for tests, `postgres` for small installations.
+anything that fits `coordinator.Coordinator`: `memory` for tests, `postgres` for small installations, `zookeeper`.
 
 Guaranteed. Leases of a shard are ordered by (generation, token), and the fence takes newer ones only; so of all nodes
 that believe to own a shard, at most one can write to it. A shard whose owner is alive moves only if the plan says so.

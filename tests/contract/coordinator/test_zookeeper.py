@@ -1,6 +1,8 @@
 """What is ZooKeeper's own: its outages, lost answers, generations, watches, rights."""
 
 import asyncio
+import contextlib
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -377,6 +379,30 @@ async def test_a_dead_server_first_in_the_list_costs_little(zookeeper_bench: Zoo
         await a.join(A, ttl=TTL)
         await a.leave()
     assert time.monotonic() - began < 4
+
+
+async def test_a_server_behind_a_black_hole_costs_half_a_second_of_a_session_of_two(
+    zookeeper_bench: ZookeeperBench,
+) -> None:
+    with contextlib.ExitStack() as sockets:
+        # With its queue full, nobody answers to whoever connects; the client knows of no server that is better.
+        deaf = sockets.enter_context(socket.socket())
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        for _ in range(4):
+            caller = sockets.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(deaf.getsockname())
+        hosts = (f"127.0.0.1:{deaf.getsockname()[1]}", zookeeper_bench.hosts)
+        took_s: list[float] = []
+        # Servers are tried in any order.
+        for _ in range(6):
+            a = zookeeper_bench.coordinator(settings=zookeeper_bench.settings(hosts=hosts))
+            began = time.monotonic()
+            await a.join(A, ttl=timedelta(seconds=2))
+            took_s.append(time.monotonic() - began)
+            await a.leave()
+    assert max(took_s) < 1.5
 
 
 async def test_the_tree_of_another_cluster_is_refused(zookeeper_bench: ZookeeperBench) -> None:
