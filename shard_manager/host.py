@@ -9,7 +9,8 @@ from shard_manager.coordinator import Lease
 class ShardHost(Protocol):
     """Serves shards. Calls for one shard never overlap; calls for different shards do.
 
-    Every call may be cancelled when its deadline (`ManagerTimings`) passes. Whatever a host does or fails to do, the
+    Every call may be cancelled when its deadline (`ManagerTimings`) passes, and is then waited for once more as long as
+    a stop may take: only one that goes on in spite of that can be overtaken. Whatever a host does or fails to do, the
     fence in PostgreSQL keeps a shard safe: a stop that fails or hangs is logged and the shard released all the same.
     """
 
@@ -27,6 +28,7 @@ class ShardHost(Protocol):
         """Return when nothing of `shard` will be claimed any more. Graceful: what is in flight may finish first.
 
         `graceful=False` may follow while a graceful stop or a start is still running; that one is cancelled before.
+        A graceful stop waits for a start that is still running, `stop_call` at most, then that one is cancelled too.
         """
 
     async def released(self, shards: Sequence[int]) -> None:
