@@ -7,7 +7,7 @@ from typing import Final
 from shard_manager import plan_codec
 from shard_manager.coordinator import Member, Plan, View
 from shard_manager.errors import InvalidSetting, NotLeader, PlanConflict, PlanCorrupt
-from shard_manager.zookeeper.leases import resolve
+from shard_manager.zookeeper.leases import resolve, settle_uncertain
 from shard_manager.zookeeper.link import Create, LinkLost, Operation, Refused, SetData
 from shard_manager.zookeeper.session import Session, commit, look_alive
 from shard_manager.zookeeper.tree import Unreadable, candidate_node, candidate_number, decode_member, encode_member
@@ -23,9 +23,11 @@ async def read_view(session: Session, *, fresh: bool) -> View:
     if fresh:
         await session.link.sync(session.tree.root)
     leader = await _read_leader(session)
-    unsure = {*session.uncertain, *(session.held if fresh else ())}
+    await settle_uncertain(session, set(session.uncertain))
     await asyncio.gather(
-        _read_members(session, fresh=fresh), _read_plan(session, fresh=fresh), resolve(session, unsure)
+        _read_members(session, fresh=fresh),
+        _read_plan(session, fresh=fresh),
+        resolve(session, session.held if fresh else ()),
     )
     return View(
         members=dict(session.members),

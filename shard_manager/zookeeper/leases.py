@@ -20,7 +20,7 @@ class GenerationChanged(Exception):
 
 async def acquire_leases(session: Session, shards: Collection[int]) -> list[Lease]:
     """Lease what is free of `shards`; returns all of them that the session holds. Raises `GenerationChanged`."""
-    await resolve(session, session.uncertain.intersection(shards))
+    await settle_uncertain(session, session.uncertain.intersection(shards))
     todo = set(shards) - set(session.held)
     if not todo:
         await look_alive(session)
@@ -45,7 +45,7 @@ async def release_leases(session: Session, leases: Collection[Lease]) -> None:
     ZooKeeper deletes by name: a lease that somebody deleted by hand, and another node has taken since, goes too, unless
     a fresh view was read meanwhile. That node finds out by its own fresh view and leases anew.
     """
-    await resolve(session, session.uncertain.intersection(lease.shard for lease in leases))
+    await settle_uncertain(session, session.uncertain.intersection(lease.shard for lease in leases))
     shards = sorted(lease.shard for lease in leases if session.held.get(lease.shard) == lease)
     left: list[int] = []
     for batch in _batches(shards, _BATCH):
@@ -57,11 +57,19 @@ async def release_leases(session: Session, leases: Collection[Lease]) -> None:
         await look_alive(session)
 
 
-async def resolve(session: Session, shards: Iterable[int], *, watch: bool = False) -> None:
-    """Read which of `shards` the session holds, and correct `held`.
+async def settle_uncertain(session: Session, shards: Collection[int]) -> None:
+    """Find out what became of requests for `shards` that got no answer.
 
-    Requests of one session are carried out in order, so whatever was sent before for these shards is decided now.
+    Requests over one connection are carried out in order. One that was on its way over an earlier connection, to
+    another server, is ordered before the sync or never happens, for its session has moved.
     """
+    if shards:
+        await session.link.sync(session.tree.leases)
+        await resolve(session, shards)
+
+
+async def resolve(session: Session, shards: Iterable[int], *, watch: bool = False) -> None:
+    """Read which of `shards` the session holds, and correct `held`."""
     wanted = list(shards)
     found = await asyncio.gather(*(session.link.get(session.tree.lease(shard), watch=watch) for shard in wanted))
     for shard, znode in zip(wanted, found, strict=True):

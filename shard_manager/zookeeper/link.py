@@ -189,6 +189,8 @@ class Link:
         await self._connected.wait()
         self._check()
         self.session = self._client.client_id
+        if self.session is None:
+            raise LinkDown(f"connection to {self._hosts} lost")
 
     @property
     def trouble(self) -> str:
@@ -284,7 +286,11 @@ class Link:
             raise
         except kazoo_errors.SessionExpiredError as error:
             raise LinkLost from error
-        except (kazoo_errors.ConnectionLoss, kazoo_errors.ConnectionClosedError) as error:
+        except (
+            kazoo_errors.ConnectionLoss,
+            kazoo_errors.ConnectionClosedError,
+            kazoo_errors.SessionMovedError,
+        ) as error:
             self._check()
             raise LinkDown(f"connection to {self._hosts} lost") from error
         except (kazoo_errors.AuthFailedError, kazoo_errors.NoAuthError) as error:
