@@ -21,7 +21,7 @@ to a backup looks like the old one: delete `meta` then.
 """
 
 from shard_manager.zookeeper.coordinator import ZookeeperCoordinator
-from shard_manager.zookeeper.link import LinkState
+from shard_manager.zookeeper.messages import LinkState
 from shard_manager.zookeeper.meta import DrawGeneration
 from shard_manager.zookeeper.settings import ZookeeperSettings
 

@@ -8,7 +8,13 @@ from shard_manager import plan_codec
 from shard_manager.coordinator import Member, Plan, View
 from shard_manager.errors import InvalidSetting, NotLeader, PlanConflict, PlanCorrupt
 from shard_manager.zookeeper.leases import resolve, settle_uncertain
-from shard_manager.zookeeper.link import Create, LinkLost, Operation, Refused, SetData
+from shard_manager.zookeeper.messages import (
+    Create,
+    LinkLost,
+    Operation,
+    Refused,
+    SetData,
+)
 from shard_manager.zookeeper.session import Session, commit, look_alive
 from shard_manager.zookeeper.tree import Unreadable, candidate_node, candidate_number, decode_member, encode_member
 

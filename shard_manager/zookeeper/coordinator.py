@@ -11,7 +11,14 @@ from typing import Final
 from shard_manager.coordinator import Lease, Member, Plan, View
 from shard_manager.errors import CoordinatorFailed, CoordinatorUnavailable, InvalidSetting, SessionLost
 from shard_manager.zookeeper import cluster, leases
-from shard_manager.zookeeper.link import Link, LinkDown, LinkLost, LinkRefused, LinkState, Refused
+from shard_manager.zookeeper.link import Link
+from shard_manager.zookeeper.messages import (
+    LinkDown,
+    LinkLost,
+    LinkRefused,
+    LinkState,
+    Refused,
+)
 from shard_manager.zookeeper.meta import DrawGeneration, settle_generation
 from shard_manager.zookeeper.session import Session, begin_session
 from shard_manager.zookeeper.settings import ZookeeperSettings

@@ -5,7 +5,14 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from shard_manager.coordinator import Lease
-from shard_manager.zookeeper.link import Check, Create, Delete, LinkLost, Reason, Refused
+from shard_manager.zookeeper.messages import (
+    Check,
+    Create,
+    Delete,
+    LinkLost,
+    Reason,
+    Refused,
+)
 from shard_manager.zookeeper.session import Session, commit, look_alive
 from shard_manager.zookeeper.tree import encode_lease, lease_generation
 

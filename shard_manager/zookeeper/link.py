@@ -12,9 +12,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
@@ -23,6 +21,20 @@ from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import make_acl, make_digest_acl
 
+from shard_manager.zookeeper.messages import (
+    Check,
+    Create,
+    Delete,
+    LinkDown,
+    LinkLost,
+    LinkRefused,
+    LinkState,
+    Operation,
+    Reason,
+    Refused,
+    SetData,
+    Stat,
+)
 from shard_manager.zookeeper.settings import ZookeeperSettings
 
 logger = logging.getLogger(__name__)
@@ -36,88 +48,6 @@ _RETRY_MAX_DELAY_S: Final = 1.0
 _CONNECT_MIN_S: Final = 0.5
 _CONNECT_MAX_S: Final = 2.0
 _CUT_S: Final = 3.0
-
-
-class LinkDown(Exception):
-    """No connection, or it broke during the call, which may or may not have happened."""
-
-
-class LinkLost(Exception):
-    """The session is over."""
-
-
-class LinkRefused(Exception):
-    """An answer that a retry alone does not mend, such as a lack of rights."""
-
-
-class Reason(StrEnum):
-    """Why a transaction was refused."""
-
-    ABSENT = "absent"
-    EXISTS = "exists"
-    CHANGED = "changed"
-
-
-class Refused(Exception):
-    """A transaction failed as a whole because of its operation number `index`; nothing of it happened."""
-
-    def __init__(self, index: int, reason: Reason) -> None:
-        super().__init__(f"operation {index}: {reason}")
-        self.index = index
-        self.reason = reason
-
-
-class LinkState(StrEnum):
-    """What is known of the session. In all but LOST its leases may still hold."""
-
-    CONNECTING = "connecting"
-    CONNECTED = "connected"
-    SUSPENDED = "suspended"
-    LOST = "lost"
-
-
-@dataclass(frozen=True, slots=True)
-class Stat:
-    """Of a znode: the transactions that made it and that last changed its children, its version, its session (0: it is
-    not ephemeral)."""
-
-    made_by: int
-    children_by: int
-    version: int
-    session: int
-
-
-@dataclass(frozen=True, slots=True)
-class Create:
-    """Make a znode; a sequential one gets its number appended to its path."""
-
-    path: str
-    data: bytes
-    ephemeral: bool = False
-    sequential: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class SetData:
-    path: str
-    data: bytes
-    version: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Fail the transaction unless the znode is there, and has this version (-1: any)."""
-
-    path: str
-    version: int = -1
-
-
-Operation: TypeAlias = Create | Delete | SetData | Check
 
 
 class Link:

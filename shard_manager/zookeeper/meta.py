@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from shard_manager.errors import ForeignCluster
-from shard_manager.zookeeper.link import Create, Link, LinkDown, LinkRefused, Refused, SetData
+from shard_manager.zookeeper.link import Link
+from shard_manager.zookeeper.messages import (
+    Create,
+    LinkDown,
+    LinkRefused,
+    Refused,
+    SetData,
+)
 from shard_manager.zookeeper.tree import FORMAT, Tree
 
 #: Called with the generation that is in use (0: none yet), returns the one to use: the same if no newer one was ever

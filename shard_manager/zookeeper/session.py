@@ -6,11 +6,11 @@ from typing import Final
 
 from shard_manager.coordinator import Lease, Member, Plan
 from shard_manager.errors import NodeNameTaken
-from shard_manager.zookeeper.link import (
+from shard_manager.zookeeper.link import Link
+from shard_manager.zookeeper.messages import (
     Check,
     Create,
     Delete,
-    Link,
     LinkDown,
     LinkLost,
     LinkRefused,
