@@ -94,9 +94,13 @@ class NodeConfig:
             raise InvalidInput("log_format", self.log_format, 'has to be "json" or "text"')
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise InvalidInput("log_level", self.log_level, "has to be debug, info, warning or error")
-        host, _, port = self.listen.rpartition(":")
-        if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
-            raise InvalidInput("listen", self.listen, "has to be HOST:PORT")
+        if self.session_ttl < timedelta(seconds=1):
+            raise InvalidInput("session_ttl", self.session_ttl, "has to be at least 1s")
+        if not timedelta(0) < self.drain_grace <= timedelta(hours=1):
+            raise InvalidInput("drain_grace", self.drain_grace, "has to be longer than 0s and at most 1h")
+        host = _checked_address("listen", self.listen)
+        if self.advertise:
+            _checked_address("advertise", self.advertise)
         if not self.advertise and host.strip("[]") in ("0.0.0.0", "::"):  # noqa: S104 - looked for, not bound
             reason = f"is required when listening on all addresses ({self.listen}): how do workers reach this node?"
             raise InvalidInput("advertise", self.advertise, reason)
@@ -113,12 +117,23 @@ class NodeConfig:
         ).validated()
 
 
+def _checked_address(field: str, address: str) -> str:
+    """Return the host of an address; raises `InvalidInput`."""
+    host, _, port = address.rpartition(":")
+    if not host or any(character.isspace() for character in host) or not port.isdecimal() or int(port) > 65535:
+        raise InvalidInput(field, address, "has to be HOST:PORT")
+    return host
+
+
 def parse_span(text: str) -> timedelta:
     """Return a duration such as "500ms", "15s" or "1h30m"; raises ValueError."""
     parts = _SPAN.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError('takes a duration such as "500ms", "15s" or "1h30m"')
-    return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
+    try:
+        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
+    except OverflowError:
+        raise ValueError("is longer than anybody can wait") from None
 
 
 def load_config(

@@ -61,6 +61,7 @@ class Adoption:
         self._lost = lost
         self._questions: dict[int, Question] = {}
         self._request_ids = itertools.count(1)
+        self._audited_until = 0
 
     async def open_attempts(self, refs: Sequence[AttemptRef]) -> dict[AttemptRef, int]:
         """Return those attempts whose result would still be accepted, with their handler ids."""
@@ -123,7 +124,13 @@ class Adoption:
 
     async def audit(self) -> None:
         """Ask workers about attempts that this node did not hand over on their present stream."""
-        self._questions = {number: one for number, one in self._questions.items() if not one.session.closed}
+        # A question of the audit before that was not answered is asked again; older ones are given up.
+        self._questions = {
+            number: one
+            for number, one in self._questions.items()
+            if not one.session.closed and number > self._audited_until
+        }
+        self._audited_until = next(self._request_ids)
         for session in self._slots.sessions():
             refs = {entry.ref for entry in self._registry.of_worker(session.worker_id) if entry.session_id is None}
             if refs and not session.closed:

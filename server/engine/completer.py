@@ -41,6 +41,8 @@ MAX_STATEMENT_BYTES: Final = 4 << 20
 # Nor might one that moves many large payloads to the history: so many results go into one after 0, 1, more failures.
 STATEMENT_RESULTS: Final = (MAX_FLUSH, 64, 16)
 FLUSHERS: Final = 2
+# Results that wait to be stored hold up new jobs for their workers beyond this size.
+MAX_WAITING_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +67,18 @@ class Completer:
         """Results of partitions that the database did not take lately, until they are tried again."""
         self._backoffs: dict[int, Backoff] = {}
         self._wake = asyncio.Event()
+        self._waiting_bytes = 0
+        """Bytes of results that are not stored yet, at least; repeated ones count until everything is stored."""
         self._settled = asyncio.Event()
         self._busy = 0
         self.acks: dict[AckStatus, int] = dict.fromkeys(AckStatus, 0)
 
     def submit(self, session: WorkerSession, results: Sequence[tuple[AttemptRef, Outcome]]) -> None:
-        """Take in results; their slots are free at once."""
+        """Take in results. Their slots are free at once, or when they are stored if too much waits to be stored."""
         for ref, outcome in results:
-            self._slots.returned(session.worker_id, ref)
+            if self._waiting_bytes < MAX_WAITING_BYTES:
+                self._slots.returned(session.worker_id, ref)
+            self._waiting_bytes += _size(outcome)
             self._queue.append(Reported(session, ref, outcome))
         self._wake.set()
 
@@ -99,6 +105,8 @@ class Completer:
                 await self._flush(batch)
             finally:
                 self._busy -= 1
+                if not (self._queue or self._held or self._busy):
+                    self._waiting_bytes = 0
                 self._settled.set()
 
     async def _flush(self, batch: list[Reported]) -> None:
@@ -192,6 +200,8 @@ class Completer:
     def _send_acks(self, acks: Sequence[tuple[Reported, AckStatus]]) -> None:
         outgoing: dict[WorkerSession, list[tuple[AttemptRef, AckStatus]]] = {}
         for one, status in acks:
+            self._waiting_bytes = max(0, self._waiting_bytes - _size(one.outcome))
+            self._slots.returned(one.session.worker_id, one.ref)
             self.acks[status] += 1
             outgoing.setdefault(one.session, []).append((one.ref, status))
         for session, own in outgoing.items():

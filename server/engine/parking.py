@@ -24,6 +24,7 @@ class Parking:
         self._ownership = ownership
         self._pending = pending
         self._freed: dict[int, dict[tuple[int, int, str], int]] = {}
+        self._after: dict[int, tuple[int, int, str] | None] = {}
         self._wake = asyncio.Event()
 
     def key_freed(self, shard: int, namespace_id: int, key: str) -> None:
@@ -53,8 +54,9 @@ class Parking:
                 await asyncio.sleep(backoff.next_s())
 
     async def sweep(self, partition: int) -> None:
-        """Wake the parked jobs of keys that have room."""
-        await self._unpark(partition, await self._store.parked_with_room(partition))
+        """Wake the parked jobs of keys that have room, a page of the keys at a time."""
+        keys, self._after[partition] = await self._store.parked_with_room(partition, self._after.get(partition))
+        await self._unpark(partition, keys)
 
     async def _unpark(self, partition: int, keys: Sequence[tuple[int, int, str, int]]) -> None:
         async with self._ownership.lane(partition):

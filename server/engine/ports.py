@@ -40,8 +40,10 @@ class DueStore(Protocol):
     ) -> tuple[list[DueJob], frozenset[int]]:
         """Make parked jobs claimable again, fenced; `keys` are (shard, namespace_id, key, how many)."""
 
-    async def parked_with_room(self, partition: int) -> list[tuple[int, int, str, int]]:
-        """Return (shard, namespace_id, key, room) of keys with parked jobs and room to run some."""
+    async def parked_with_room(
+        self, partition: int, after: tuple[int, int, str] | None
+    ) -> tuple[list[tuple[int, int, str, int]], tuple[int, int, str] | None]:
+        """Return (shard, namespace_id, key, room) of keys with parked jobs and room, and where the next page begins."""
 
 
 class EndingStore(Protocol):

@@ -59,10 +59,12 @@ class PostgresEngineStore:
         async with _translated():
             return await reap.unpark(self._database, partition, epochs, keys)
 
-    async def parked_with_room(self, partition: int) -> list[tuple[int, int, str, int]]:
+    async def parked_with_room(
+        self, partition: int, after: tuple[int, int, str] | None
+    ) -> tuple[list[tuple[int, int, str, int]], tuple[int, int, str] | None]:
         """See `DueStore`."""
         async with _translated():
-            return await reap.parked_with_room(self._database, partition)
+            return await reap.parked_with_room(self._database, partition, after)
 
     async def finish(self, partition: int, finishes: Sequence[Finish]) -> list[Ended]:
         """See `EndingStore`."""

@@ -4,7 +4,7 @@ Reads page by key and carry no fence; whatever changes a row does.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from server.domain.due import DueJob
 from server.domain.ending import RunningJob
@@ -16,6 +16,10 @@ from server.store.finish import facts_of
 from server.store.partitions import run_history
 
 PAGE: Final = 500
+# Concurrency keys that one sweep for parked jobs looks at.
+PARKED_PAGE: Final = 1000
+
+ParkedKey: TypeAlias = tuple[int, int, str]
 # Expired jobs whose payloads are moved to the history by one statement: more might not be done in its time, ever.
 MAX_EXPIRE_BYTES: Final = 16 << 20
 
@@ -100,7 +104,8 @@ SELECT me.shard, woken.* FROM me LEFT JOIN woken ON woken.shard = me.shard
 # Keys with parked jobs that have room: left over when a finish and a claim crossed, or a note of a finish was lost.
 PARKED_WITH_ROOM: Final = Statement("""
 WITH RECURSIVE keys AS (
-    (SELECT x.shard, x.namespace_id, x.concurrency_key, x.concurrency_limit, 1 AS n FROM {jobs} x WHERE x.state = 2
+    (SELECT x.shard, x.namespace_id, x.concurrency_key, x.concurrency_limit, 1 AS n FROM {jobs} x
+     WHERE x.state = 2 AND (x.shard, x.namespace_id, x.concurrency_key) > (%s::int4, %s::int4, %s::text)
      ORDER BY x.shard, x.namespace_id, x.concurrency_key, x.priority, x.due_at, x.id LIMIT 1)
     UNION ALL
     SELECT m.*, k.n + 1 FROM keys k CROSS JOIN LATERAL (
@@ -108,13 +113,12 @@ WITH RECURSIVE keys AS (
         WHERE x.state = 2
           AND (x.shard, x.namespace_id, x.concurrency_key) > (k.shard, k.namespace_id, k.concurrency_key)
         ORDER BY x.shard, x.namespace_id, x.concurrency_key, x.priority, x.due_at, x.id LIMIT 1) m
-    WHERE k.n < 5000)
+    WHERE k.n < %s::int8)
 SELECT k.shard, k.namespace_id, k.concurrency_key, k.concurrency_limit - r.running
 FROM keys k CROSS JOIN LATERAL (
     SELECT count(*)::int4 AS running FROM {jobs} j
     WHERE j.state = 1 AND j.shard = k.shard AND j.namespace_id = k.namespace_id
       AND j.concurrency_key = k.concurrency_key) r
-WHERE r.running < k.concurrency_limit
 """)
 
 CLEAN_KEYS: Final = Statement(
@@ -190,9 +194,18 @@ async def unpark(
     return woken, frozenset(row[0] for row in rows)
 
 
-async def parked_with_room(database: Database, partition: int) -> list[tuple[int, int, str, int]]:
-    """Return (shard, namespace_id, key, room) of keys that have parked jobs and room to run some."""
-    return [tuple(row) for row in await database.run(PARKED_WITH_ROOM.on(partition))]
+async def parked_with_room(
+    database: Database, partition: int, after: ParkedKey | None = None
+) -> tuple[list[tuple[int, int, str, int]], ParkedKey | None]:
+    """Look at a page of the keys that have parked jobs, from `after` on.
+
+    Return (shard, namespace_id, key, room) of those with room to run some, and the key after which the next page
+    begins, None at the end.
+    """
+    start = after or (-1, -1, "")
+    rows = await database.run(PARKED_WITH_ROOM.on(partition), (*start, PARKED_PAGE))
+    last = max((row[0], row[1], row[2]) for row in rows) if len(rows) >= PARKED_PAGE else None
+    return [(row[0], row[1], row[2], row[3]) for row in rows if row[3] > 0], last
 
 
 async def clean_keys(database: Database, partition: int, epochs: Sequence[tuple[int, int]]) -> frozenset[int]:

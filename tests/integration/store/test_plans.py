@@ -167,7 +167,7 @@ CASES = [
     case("EXPIRE", lambda d: reap.expire(d, P, EPOCHS), 2 * EXPIRED, writes=frozenset({"job_history_unsuccessful"})),
     case("UNPARK", lambda d: reap.unpark(d, P, EPOCHS, [(12, 1, "full1", 1), (12, 1, "room500", 1)]), 4),
     # One parked head and one running row for each of the twenty keys.
-    case("PARKED_WITH_ROOM", lambda d: reap.parked_with_room(d, P), 20 + 10, answers=10),
+    case("PARKED_WITH_ROOM", lambda d: reap.parked_with_room(d, P), 20 + 10, answers=20),
     # Keys, their jobs, and the keys once more to change them.
     case("CLEAN_KEYS", lambda d: reap.clean_keys(d, P, EPOCHS), 3 * OLD_KEYS),
     case("ATTENTION", lambda d: reap.attention(d, P, ALL_SHARDS), 3, answers=1),

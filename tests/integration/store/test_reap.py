@@ -156,7 +156,9 @@ async def test_keys_with_parked_jobs_and_room_are_found(store: Bench) -> None:
     await store.submit(2, shard=1, concurrency_key="free", concurrency_limit=2)
     assert await store.claim_ids() == []
     await store.sql("UPDATE jobs SET state = 2 WHERE concurrency_key = 'free'")
-    assert await reap.parked_with_room(store.database, 0) == [(1, 1, "free", 2)]
+    assert await reap.parked_with_room(store.database, 0) == ([(1, 1, "free", 2)], None)
     back = Requeue(ref=refs[0], delay=HOUR, burn=True)
     await finish.requeue(store.database, 0, [back])
-    assert sorted(await reap.parked_with_room(store.database, 0)) == [(0, 1, "busy", 1), (1, 1, "free", 2)]
+    keys, _ = await reap.parked_with_room(store.database, 0)
+    assert sorted(keys) == [(0, 1, "busy", 1), (1, 1, "free", 2)]
+    assert await reap.parked_with_room(store.database, 0, (0, 1, "busy")) == ([(1, 1, "free", 2)], None)
