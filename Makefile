@@ -39,7 +39,7 @@ test: setup ## Run all tests, except the long forms
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not soak"
 
 test-fast: setup ## Run the unit tests only
-	$(PYTEST) $(SIDE_BY_SIDE) -m "not soak" tests/unit
+	$(PYTEST) -n $(JOBS) --dist worksteal -m "not soak" tests/unit
 
 format: setup ## Format the code and apply safe fixes
 	$(BIN)/ruff format
@@ -68,6 +68,7 @@ bench: setup ## Run the whole benchmark, side by side
 	$(BIN)/python -m benchmarks
 
 soak: setup ## Run the long forms of tests
+	SHARDWHEEL_THOROUGH=1 $(PYTEST) $(SIDE_BY_SIDE) -m "not soak" tests/unit
 	$(PYTEST) -m soak --timeout 3600
 
 chaos: setup ## Break things at random under load: make chaos MINUTES=10 SEED=1

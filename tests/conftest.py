@@ -6,8 +6,11 @@ from collections.abc import AsyncIterator, Generator, Iterator
 
 import pytest
 
+from tests.support import thoroughness
 from tests.support.postgres import PostgresServer
 from tests.support.zookeeper import shared_server
+
+thoroughness.choose()
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from server.domain.cron import CronExpression, parse_cron
 from server.domain.cron_fields import LAST_WEEKDAY
 from server.domain.cron_text import describe
 from server.domain.errors import InvalidInput
+from tests.support.thoroughness import examples
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def parsed_or_refused(text: str, hash_key: str) -> CronExpression | InvalidInput
         return refused
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(expressions, st.text(min_size=1, max_size=20))
 def test_the_canonical_text_means_the_same(text: str, hash_key: str) -> None:
     expression = parsed_or_refused(text, hash_key)
@@ -193,7 +194,7 @@ def test_the_canonical_text_means_the_same(text: str, hash_key: str) -> None:
     assert describe(expression.canonical) != expression.canonical
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.one_of(st.text(max_size=300), st.text("0123456789*/,-#LWHR?@() JANMON", max_size=40)))
 def test_any_text_is_read_or_refused(text: str) -> None:
     outcome = parsed_or_refused(text, "k")

@@ -18,6 +18,7 @@ from server.domain.cron_walk import (
     previous_before,
 )
 from server.domain.zones import load_zone
+from tests.support.thoroughness import examples
 from tests.unit.domain.cron_oracle import brute_force, offset_changes
 
 ZONES = [
@@ -98,7 +99,7 @@ def check_against_brute_force(
         assert last is None or last <= start
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     near=near_changes(),
     before=st.integers(0, 240),
@@ -115,7 +116,7 @@ def test_minutes_equal_the_brute_force(
     check_against_brute_force(expression, zone, start, start + timedelta(minutes=length), 60, gap, fold)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(near=near_changes(), before=st.integers(-4000, 4000), expression=secondly, gap=gaps, fold=folds)
 def test_seconds_equal_the_brute_force(
     near: tuple[str, datetime], before: int, expression: str, gap: GapPolicy, fold: FoldPolicy
@@ -133,7 +134,7 @@ def test_the_left_out_day_equals_the_brute_force() -> None:
             check_against_brute_force(expression, "Pacific/Apia", start, end, 60, gap, FoldPolicy.FIRST)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     place=places,
     expression=st.one_of(minutely, secondly),
@@ -155,7 +156,7 @@ def test_the_next_firing_is_the_same_from_everywhere_before_it(
         assert next_after(parsed, zone, moment, gap=gap, fold=fold) == following
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(place=places, expression=st.one_of(minutely, secondly), gap=gaps, fold=folds)
 def test_backward_equals_forward(
     place: tuple[str, datetime], expression: str, gap: GapPolicy, fold: FoldPolicy

@@ -26,6 +26,7 @@ from server.domain.schedule import (
     ScheduleTiming,
 )
 from server.domain.schedule_times import count_nominals, next_nominal
+from tests.support.thoroughness import examples
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -248,7 +249,7 @@ timings = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     timing=timings,
     overlap=st.sampled_from(OverlapPolicy),

@@ -19,6 +19,7 @@ from server.domain.schedule import (
     TimingSpec,
 )
 from server.domain.schedule_times import count_nominals, jitter_offset, last_nominal, next_nominal
+from tests.support.thoroughness import examples
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOURLY = CronSpec(expression=parse_cron("0 * * * *"))
@@ -102,7 +103,7 @@ specs: st.SearchStrategy[TimingSpec] = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     spec=specs,
     after=st.timedeltas(timedelta(days=-10), timedelta(days=10)).map(lambda delta: NOON + delta),

@@ -14,6 +14,7 @@ from server.domain.due import NO_BOUND, DueJob
 from server.engine import due_index
 from server.engine.clock import tick_of
 from server.engine.due_index import HORIZON_MS, PEEK_LIMIT, READY_LIMIT, DueIndex, Take
+from tests.support.thoroughness import examples
 
 START = datetime(2026, 7, 1, tzinfo=UTC)
 NOW = tick_of(START)
@@ -443,7 +444,7 @@ class FindsWhatItIsNotTold(KnowsWhatItIsTold):
 
 def machine(kind: type[KnowsWhatItIsTold]) -> Any:
     case = kind.TestCase
-    case.settings = settings(max_examples=30, stateful_step_count=12, deadline=None)
+    case.settings = settings(max_examples=examples(30), stateful_step_count=12, deadline=None)
     return case
 
 

@@ -15,6 +15,7 @@ from server.domain.job import AttemptRef, ClaimedJob
 from server.domain.outcome import AckStatus
 from server.engine.ports import Epochs
 from server.engine.slots import SlotBook, WorkerSession
+from tests.support.thoroughness import examples
 
 HANDLERS = (1, 2)
 
@@ -254,4 +255,4 @@ class NeverOverCredit(RuleBasedStateMachine):
 
 
 TestNeverOverCredit: Any = NeverOverCredit.TestCase
-TestNeverOverCredit.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
+TestNeverOverCredit.settings = settings(max_examples=examples(50), stateful_step_count=20, deadline=None)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from server.engine.wheel import TimerWheel, WheelFull
+from tests.support.thoroughness import examples
 
 DAY = 86_400_000  # ticks of a millisecond
 OVERFLOW = 1 << 38  # the first tick that level 5 does not reach from 0
@@ -121,7 +122,7 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
 
 
 TestWheelAgainstSortedList = WheelAgainstSortedList.TestCase
-TestWheelAgainstSortedList.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestWheelAgainstSortedList.settings = settings(max_examples=examples(100), stateful_step_count=50, deadline=None)
 
 
 def assert_memory_is_bounded(wheel: TimerWheel[str]) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.support.thoroughness import examples
 from worker_sdk.credit import CreditBook, Grant, split
 
 NODES = ("a", "b", "c")
@@ -163,7 +164,7 @@ class Slots(RuleBasedStateMachine):
             assert sum(self.nodes[node].credit for node in open_nodes) == max(self.LIMIT - elsewhere, used)
 
 
-Slots.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+Slots.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
 TestSlots = Slots.TestCase
 
 
