@@ -1,13 +1,13 @@
 """Between the messages of a worker's session and the engine's values."""
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 import orjson
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
 
+from server.api.convert import duration, timestamp
 from server.domain.job import AttemptRef, ClaimedJob
 from server.domain.outcome import (
     AckStatus,
@@ -22,7 +22,6 @@ from server.domain.outcome import (
 )
 from shardwheel.v1 import worker_service_pb2 as pb
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ACKS: Final = {
     AckStatus.ACCEPTED: pb.ResultAck.ACCEPTED,
     AckStatus.DUPLICATE: pb.ResultAck.DUPLICATE,
@@ -35,18 +34,6 @@ _CANCELS: Final = {
 }
 # A snooze or a retry_after longer than this is cut.
 MAX_DELAY: Final = timedelta(days=3650)
-
-
-def timestamp(value: datetime) -> Timestamp:
-    """Return an instant as a protobuf timestamp."""
-    micros = (value - _EPOCH) // timedelta(microseconds=1)
-    return Timestamp(seconds=micros // 1_000_000, nanos=micros % 1_000_000 * 1000)
-
-
-def duration(value: timedelta) -> Duration:
-    """Return a non-negative span as a protobuf duration."""
-    micros = max(0, value // timedelta(microseconds=1))
-    return Duration(seconds=micros // 1_000_000, nanos=micros % 1_000_000 * 1000)
 
 
 def span(value: Duration) -> timedelta:
@@ -100,7 +87,7 @@ def _assignment(job: ClaimedJob, handler: str) -> pb.Assignment:
     if job.scheduled_for is not None:
         message.scheduled_for.CopyFrom(timestamp(job.scheduled_for))
     if job.timeout_at is not None:
-        message.time_left.CopyFrom(duration(job.timeout_at - job.started_at))
+        message.time_left.CopyFrom(duration(max(timedelta(0), job.timeout_at - job.started_at)))
     if job.progress is not None:
         message.progress = job.progress
     if job.traceparent is not None:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Final
 
 from server.api import session_convert as convert
+from server.api.convert import duration
 from server.domain.job import AttemptRef, ClaimedJob
 from server.domain.outcome import AckStatus
 from shardwheel.v1 import worker_service_pb2 as pb
@@ -91,7 +92,7 @@ class StreamLink:
 
     def send_drain(self, grace: timedelta) -> None:
         """See `WorkerLink`."""
-        self.send(pb.SessionResponse(drain=pb.Drain(grace=convert.duration(grace))))
+        self.send(pb.SessionResponse(drain=pb.Drain(grace=duration(grace))))
 
     def close(self) -> None:
         """See `WorkerLink`."""

@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeAlias
 import grpc
 
 from server.api import session_convert as convert
-from server.api.convert import policies_of
+from server.api.convert import duration, policies_of
 from server.api.errors import AlreadyExists, ApiError, InvalidRequest, NotFound
 from server.api.stream_link import StreamLink
 from server.api.validation import Problems, check_handler, check_namespace, check_retry, check_text, check_timeouts
@@ -82,7 +82,7 @@ class WorkerService(WorkerServiceServicer):
             raise NotFound(
                 "WORKER_NOT_FOUND", f"no live incarnation {request.incarnation} of worker {request.worker!r}"
             )
-        return pb.KeepAliveResponse(lease_duration=convert.duration(lease))
+        return pb.KeepAliveResponse(lease_duration=duration(lease))
 
     async def Session(  # the name is the API's
         self, request_iterator: Requests, context: StreamContext
@@ -160,8 +160,8 @@ class WorkerService(WorkerServiceServicer):
         timings = self._engine.timings
         return pb.Welcome(
             node=self._node,
-            heartbeat_interval=convert.duration(timings.heartbeat),
-            lease_duration=convert.duration(timings.worker_lease),
+            heartbeat_interval=duration(timings.heartbeat),
+            lease_duration=duration(timings.worker_lease),
             max_result_bytes=self._max_result_bytes,
         )
 
