@@ -187,6 +187,10 @@ class Claimer:
             self._index.peek_failed(keys)
             self._hold_off(error)
             return
+        except Exception:
+            self._index.peek_failed(keys)
+            self._hold_off(None)
+            raise
         owned = [job for job in jobs if job.shard in self._ownership.epochs]
         self._index.peeked([key for key in keys if key[0] in self._ownership.epochs], owned, self._clock.now_ms())
 
