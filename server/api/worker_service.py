@@ -13,7 +13,7 @@ import grpc
 
 from server.api import session_convert as convert
 from server.api.convert import duration, policies_of
-from server.api.errors import AlreadyExists, ApiError, InvalidRequest, NotFound
+from server.api.errors import AlreadyExists, ApiError, InvalidRequest, WrongState
 from server.api.stream_link import StreamLink
 from server.api.validation import Problems, check_handler, check_namespace, check_retry, check_text, check_timeouts
 from server.domain.errors import InvalidInput
@@ -79,8 +79,8 @@ class WorkerService(WorkerServiceServicer):
         lease = self._engine.timings.worker_lease
         namespace_id = (await self._catalog.namespace(namespace)).namespace_id
         if not await self._keep_lease(namespace_id, request.worker, request.incarnation, lease):
-            raise NotFound(
-                "WORKER_NOT_FOUND", f"no live incarnation {request.incarnation} of worker {request.worker!r}"
+            raise WrongState(
+                "WORKER_WITHOUT_LEASE", f"worker {request.worker!r} has no live incarnation {request.incarnation}"
             )
         return pb.KeepAliveResponse(lease_duration=duration(lease))
 

@@ -11,6 +11,7 @@ import pytest
 from server.app import Node
 from server.domain.job import Backoff
 from shardwheel.v1 import worker_service_pb2 as pb
+from shardwheel.v1.worker_service_pb2_grpc import WorkerServiceStub
 from tests.support.nodes import finished, history, row, running_node, submit
 from tests.support.postgres import PostgresServer
 from tests.support.raw_worker import RawWorker, raw_worker
@@ -86,6 +87,16 @@ async def test_a_live_worker_keeps_its_name(node: Node) -> None:
         await second.break_stream()
     assert refused.value.code() == grpc.StatusCode.ALREADY_EXISTS
     assert "w-0" in (refused.value.details() or "")
+
+
+async def test_keep_alive_is_for_incarnations_with_a_lease(node: Node) -> None:
+    async with raw_worker(node.address, {"mail": 1}, "w-0") as worker, grpc.aio.insecure_channel(node.address) as open_:
+        stub = WorkerServiceStub(open_)
+        answer = await stub.KeepAlive(pb.KeepAliveRequest(worker="w-0", incarnation=worker.incarnation))
+        assert answer.lease_duration.ToTimedelta() == node.config.worker_lease
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.KeepAlive(pb.KeepAliveRequest(worker="w-0", incarnation=worker.incarnation + 1))
+        assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
 
 
 async def test_a_long_job_is_not_dead(node: Node) -> None:
