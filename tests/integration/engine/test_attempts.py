@@ -283,3 +283,36 @@ async def test_a_job_of_an_unknown_handler_waits_and_is_left_alone(node: Node) -
     async with raw_worker(node.address, {"later": 1}, "late") as late:
         [job] = await late.next_jobs(1)
         assert job.job_id == job_id
+
+
+async def test_a_result_that_is_too_large_fails_the_attempt_with_the_reason(node: Node) -> None:
+    """D24: no result may leave a job running."""
+    async with raw_worker(node.address, {"mail": 2}) as worker:
+        [fits] = await submit(node, "mail")
+        [job] = await worker.next_jobs(1)
+        worker.result(job, completed=pb.Completed(result=b"x" * node.config.max_result_bytes))
+        await finished(node, [fits])
+        for size in (node.config.max_result_bytes + 1, 5 << 20):
+            [too_large] = await submit(node, "mail")
+            [job] = await worker.next_jobs(1)
+            worker.result(job, completed=pb.Completed(result=b"x" * size))
+            assert await worker.acked(job) == pb.ResultAck.ACCEPTED
+            [kept] = await history(node, too_large)
+            assert (kept.state, kept.error_type, kept.result) == (4, "result_too_large", None)
+            assert str(node.config.max_result_bytes) in kept.error_message
+    assert (await history(node, fits))[0].state == 3
+
+
+async def test_an_error_text_that_cannot_be_kept_is_cleaned_and_cut(node: Node) -> None:
+    """D24: neither NUL nor 5 MiB of text leave a job running."""
+    async with raw_worker(node.address, {"mail": 1}) as worker:
+        [job_id] = await submit(node, "mail", backoff=Backoff(max_attempts=1))
+        [job] = await worker.next_jobs(1)
+        error = job_pb2.JobError(type="Bo\x00om", message="begin\x00\x1b" + "x" * (5 << 20) + "end")
+        worker.result(job, failed=pb.Failed(error=error))
+        assert await worker.acked(job) == pb.ResultAck.ACCEPTED
+    [kept] = await history(node, job_id)
+    assert (kept.state, kept.error_type) == (4, "Bo\ufffdom")
+    assert len(kept.error_message) <= 16_384
+    assert kept.error_message.startswith("begin\ufffd\ufffdx")
+    assert kept.error_message.endswith("xend")
