@@ -114,12 +114,17 @@ class Reaper:
     async def _reap_workers(self, partition: int, dead: list[int], as_of: datetime) -> None:
         shards = [shard for shard, _ in self._ownership.of_partition(partition)]
         async with self._ownership.lane(partition):
+            # A worker may have come back since it was judged, and been given jobs before its lease was renewed.
+            dead = [worker for worker in dead if not self._slots.heard(worker)]
+            if not dead:
+                return
             found = await self._store.running_of_workers(partition, shards, dead)
             if not found:
                 for worker in dead:
                     self._drop_entries(partition, worker)
                 return
             await self._failpoints.reach("reap.selected")
+            found = [one for one in found if not self._slots.heard(one.worker_id)]
             now = self._clock.now()
             decisions = [decide(WorkerLost(), one.facts, now, random.random) for one in found]
             ended = await self._ender.end_fenced(partition, decisions, Recheck.WORKER_LOST, as_of=as_of)

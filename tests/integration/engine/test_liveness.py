@@ -12,7 +12,7 @@ from server.app import Node
 from server.domain.job import Backoff
 from shardwheel.v1 import worker_service_pb2 as pb
 from shardwheel.v1.worker_service_pb2_grpc import WorkerServiceStub
-from tests.support.nodes import finished, history, row, running_node, submit
+from tests.support.nodes import Gate, finished, history, row, running_node, submit
 from tests.support.postgres import PostgresServer
 from tests.support.raw_worker import RawWorker, raw_worker
 from tests.support.waiting import eventually
@@ -45,6 +45,37 @@ async def test_late_completion(node: Node) -> None:
             other.result(second, completed=pb.Completed(result=b"by b"))
             await finished(node, [job_id])
     assert [one.result for one in await history(node, job_id)] == [b"by b"]
+
+
+async def test_a_worker_that_comes_back_during_a_reap_keeps_what_it_is_given_meanwhile(node: Node) -> None:
+    """The reaper goes from partition to partition with what it knew before the worker was heard again."""
+    gate = Gate()
+    async with raw_worker(node.address, {"mail": 3}, "w") as worker:
+        await submit(node, "mail", shard=0, backoff=AT_ONCE)
+        await submit(node, "mail", shard=60, backoff=AT_ONCE)
+        await worker.next_jobs(2)
+        await eventually(node.engine.liveness.may_reap_by_lease, timeout_s=2 * LEASE_S)
+        [session] = node.engine.slots.sessions()
+        node.engine.failpoints.set("reap.selected", gate)
+        worker.freeze()
+        await asyncio.wait_for(gate.reached.wait(), 5 * LEASE_S)
+        worker.thaw()
+        await eventually(lambda: node.engine.slots.heard(session.worker_id))
+        [job_id] = await submit(node, "mail", shard=61)
+        [job] = await worker.next_jobs(1)
+        reaping = asyncio.create_task(node.engine.reaper.reap_once())
+        # As if no renewal had come through yet.
+        await node.database.run("UPDATE workers SET lease_until = now() - interval '1 hour'", api=True)
+        node.engine.failpoints.set("reap.selected", None)
+        gate.opened.set()
+        await reaping
+        async with node.engine.ownership.lane(node.engine.ownership.partition_of[61]):
+            pass
+        found = await row(node, job_id)
+        assert found is not None
+        assert (found.state, found.attempt, found.open_claim) == (1, 1, job.claim)
+        worker.complete([job])
+        assert await worker.acked(job) == pb.ResultAck.ACCEPTED
 
 
 async def test_work_of_a_lost_worker_is_accepted_until_the_next_claim(node: Node) -> None:
