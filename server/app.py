@@ -21,6 +21,7 @@ from server.engine.engine import Engine
 from server.engine.loops import every
 from server.engine.ports import OutcomeUnknown, StoreUnavailable
 from server.maintenance import EVERY, Maintenance
+from server.peers.channels import PeerChannels
 from server.shard_host import EngineShardHost
 from server.store import workers
 from server.store.catalog import Catalog
@@ -86,6 +87,7 @@ class Node:
         await self.engine.drain(self.config.drain_grace)
         await self.engine.stop()
         await self.server.stop(STOP_GRACE_S)
+        await self.channels.close()
         await self.jobs.close()
         await self.submitter.close()
         for task in self._tasks:
@@ -111,6 +113,7 @@ class Node:
             limits=self._limits(),
         )
         self.cluster = ManagerClusterView(lambda: self.manager.status(), config.coordinator)
+        self.channels = PeerChannels(config.node, self._addresses)
         self.workers = self._worker_service()
         self.server = ApiServer([self.jobs, self._schedule_service(), self.workers, self._admin_service()])
         port = self.server.bind(config.listen)
@@ -123,6 +126,10 @@ class Node:
 
     def _advertised(self) -> str:
         return self.config.advertise or self.address
+
+    def _addresses(self) -> dict[str, str]:
+        """Where the live nodes are reached, by name; this one included."""
+        return {one.node: one.address for one in self.cluster.members()}
 
     def _schedule_service(self) -> ScheduleService:
         firer = self.engine.firer
@@ -142,7 +149,7 @@ class Node:
             catalog=self.catalog,
             keep_lease=partial(workers.keep, self.database),
             node=self.config.node,
-            members=lambda: {one.node: one.address for one in self.cluster.members()},
+            members=self._addresses,
             max_result_bytes=self.config.max_result_bytes,
         )
 
@@ -179,6 +186,7 @@ class Node:
             "shard-manager": self.manager.run(),
             "maintenance": every(EVERY.total_seconds(), "maintenance", _step(maintenance.run_once)),
             "members": every(MEMBERS_REFRESH_S, "members", self.workers.tell_members),
+            "channels": every(MEMBERS_REFRESH_S, "channels", self.channels.refresh),
             "catalog": every(CATALOG_REFRESH_S, "catalog", _step(self._refresh_catalog)),
         }
         return [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
