@@ -55,7 +55,9 @@ async def run(*, quick: bool) -> Report:
 
 async def _start(arguments: list[str], dsn: str, **environment: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, env={**os.environ, "SHARDWHEEL_DATABASE": dsn, **environment}
+        sys.executable,
+        *arguments,
+        env={**os.environ, "SHARDWHEEL_DATABASE": dsn, "SHARDWHEEL_HTTP_LISTEN": "off", **environment},
     )
 
 

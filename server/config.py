@@ -13,6 +13,8 @@ from server.domain.errors import InvalidInput
 from server.engine.timings import EngineTimings
 
 PREFIX: Final = "SHARDWHEEL_"
+OFF: Final = "off"
+"""Instead of the address of a port: do not listen."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
@@ -29,6 +31,8 @@ class NodeConfig:
     """Address of the gRPC port."""
     advertise: str = ""
     """Address at which workers and other nodes reach this one; empty means `listen`."""
+    http_listen: str = "127.0.0.1:7480"
+    """Address of the HTTP port, for /healthz, /readyz and /metrics; "off" for none."""
     data_dir: Path = Path(".shardwheel")
     """Folder for what lets the node come back quickly after a crash; one node per folder."""
     coordinator: str = "postgres"
@@ -104,6 +108,10 @@ class NodeConfig:
         if not self.advertise and host.strip("[]") in ("0.0.0.0", "::"):  # noqa: S104 - looked for, not bound
             reason = f"is required when listening on all addresses ({self.listen}): how do workers reach this node?"
             raise InvalidInput("advertise", self.advertise, reason)
+        if self.http_listen != OFF:
+            _checked_address("http_listen", self.http_listen, f'has to be HOST:PORT, or "{OFF}" for no HTTP port')
+            if self.http_listen == self.listen and not self.listen.endswith(":0"):
+                raise InvalidInput("http_listen", self.http_listen, "is the gRPC port already; give another port")
         self.timings()
 
     def timings(self) -> EngineTimings:
@@ -117,11 +125,11 @@ class NodeConfig:
         ).validated()
 
 
-def _checked_address(field: str, address: str) -> str:
-    """Return the host of an address; raises `InvalidInput`."""
+def _checked_address(field: str, address: str, reason: str = "has to be HOST:PORT") -> str:
+    """Return the host of an address; raises `InvalidInput` with `reason`."""
     host, _, port = address.rpartition(":")
     if not host or any(character.isspace() for character in host) or not port.isdecimal() or int(port) > 65535:
-        raise InvalidInput(field, address, "has to be HOST:PORT")
+        raise InvalidInput(field, address, reason)
     return host
 
 

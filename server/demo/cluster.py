@@ -95,6 +95,7 @@ class Cluster:
             "SHARDWHEEL_DATABASE": self._postgres.dsn,
             "SHARDWHEEL_NODE": name,
             "SHARDWHEEL_LISTEN": f"{LOOPBACK}:{port}",
+            "SHARDWHEEL_HTTP_LISTEN": "off",
             "SHARDWHEEL_DATA_DIR": str(self._folder / name),
             "SHARDWHEEL_COORDINATOR": self._settings.coordinator.value,
             "SHARDWHEEL_LOG_LEVEL": "warning",

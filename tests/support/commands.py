@@ -19,10 +19,13 @@ TIMEOUT_S = 60.0
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Return the variables of a process: those of this one without any settings of Shardwheel, and the given ones."""
+    """Return the variables of a process: those of this one without any settings of Shardwheel, and the given ones.
+
+    Nodes take a free HTTP port unless told otherwise: many run on this machine.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SHARDWHEEL_")}
     path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "proto" / "gen")])
-    return {**kept, "PYTHONPATH": path, **variables}
+    return {**kept, "PYTHONPATH": path, "SHARDWHEEL_HTTP_LISTEN": "127.0.0.1:0", **variables}
 
 
 def shardwheel(

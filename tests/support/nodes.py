@@ -25,6 +25,7 @@ QUICK = {
     "drain_grace": "2s",
     "hot_connections": "4",
     "api_connections": "4",
+    "http_listen": "off",
 }
 
 

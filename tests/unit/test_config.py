@@ -15,6 +15,9 @@ from server.domain.errors import InvalidInput
         ({"listen": "[::]:7400"}, "advertise"),
         ({"listen": "127.0.0.1:70000"}, "listen"),
         ({"advertise": "bad host:7400"}, "advertise"),
+        ({"http_listen": "7480"}, "http_listen"),
+        ({"http_listen": "no"}, "http_listen"),
+        ({"listen": "127.0.0.1:7480"}, "http_listen"),
         ({"session_ttl": "1ms"}, "session_ttl"),
         ({"drain_grace": "2h"}, "drain_grace"),
         ({"worker_lease": "99999999999999d"}, "worker_lease"),
@@ -44,6 +47,10 @@ def test_a_flag_wins_over_its_variable_and_that_over_the_default() -> None:
 def test_a_node_on_all_addresses_says_how_it_is_reached() -> None:
     config = load_config({"listen": "0.0.0.0:7400", "advertise": "node-a.example.org:7400"}, {})
     assert config.advertise == "node-a.example.org:7400"
+
+
+def test_the_http_port_can_be_switched_off() -> None:
+    assert load_config({"http_listen": "off"}, {}).http_listen == "off"
 
 
 def test_the_database_is_not_shown() -> None:
