@@ -35,10 +35,15 @@ class PostgresServer:
     """
 
     def __init__(
-        self, *, installation: PostgresInstallation | None = None, settings: Mapping[str, str] | None = None
+        self,
+        *,
+        installation: PostgresInstallation | None = None,
+        settings: Mapping[str, str] | None = None,
+        folder: Path | None = None,
     ) -> None:
+        """Describe a server. Data that `folder` already holds are served; without a folder, a new one is made."""
         self._server = EmbeddedPostgres(
-            make_folder("shardwheel-test-pg-"),
+            folder or make_folder("shardwheel-test-pg-"),
             installation=installation or default_installation(),
             settings={**_SETTINGS, **(settings or {})},
             ephemeral=True,
@@ -66,6 +71,11 @@ class PostgresServer:
     @property
     def port(self) -> int:
         return self._server.port
+
+    @property
+    def folder(self) -> Path:
+        """The server's folder; it holds `pgdata`, the log, and files with the port and the password."""
+        return self._server.data_dir
 
     @property
     def log_file(self) -> Path:
