@@ -136,10 +136,14 @@ class Cluster:
     async def restore_postgres(self) -> None:
         """Start PostgreSQL if it is down."""
         async with self.postgres_lock:
-            if not self.postgres.running:
-                before = self.postgres.port
-                await asyncio.to_thread(self.postgres.start)
-                assert self.postgres.port == before, "another program has taken PostgreSQL's port meanwhile"
+            await self.start_postgres()
+
+    async def start_postgres(self) -> None:
+        """Start PostgreSQL if it is down; for whoever holds the lock."""
+        if not self.postgres.running:
+            before = self.postgres.port
+            await asyncio.to_thread(self.postgres.start)
+            assert self.postgres.port == before, "another program has taken PostgreSQL's port meanwhile"
 
     async def supervise(self) -> None:
         """For ever: start nodes again that could not start because the database was away, as a service manager does.
@@ -169,6 +173,7 @@ class Cluster:
             "listen": f"{LOOPBACK}:{port}",
             "data_dir": str(self.folder / name),
             "log_format": "text",
+            "http_listen": "off",
         }
         environment = {f"SHARDWHEEL_{key.upper()}": value for key, value in (self.settings | own).items()}
         return ClusterProcess("node", name, ["-m", "server.cli", "serve"], environment, self.folder, self.journal)

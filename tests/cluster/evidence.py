@@ -9,7 +9,7 @@ import orjson
 import psycopg
 from psycopg.rows import dict_row
 
-from tests.cluster.history import Answer, Execution, Fault, FinalJob, Life, Recurring, Stop, Strike, Submission
+from tests.cluster.history import Answer, Execution, FinalJob, Life, Recurring, Stop, Strike, Submission
 from tests.cluster.journal import Line, instant_of, number, optional_number, read_lines, text, whole
 
 _STATES: Final = {0: "pending", 1: "running", 2: "pending", 3: "completed", 4: "failed", 5: "cancelled"}
@@ -179,7 +179,7 @@ def lives_of(lines: Iterable[Line]) -> tuple[Life, ...]:
 def read_strikes(path: Path) -> tuple[Strike, ...]:
     """Return the faults that have struck."""
     return tuple(
-        Strike(fault=Fault(text(line, "fault")), victim=text(line, "process"), at=instant_of(line))
+        Strike(fault=text(line, "fault"), victim=text(line, "process"), at=instant_of(line))
         for line in read_lines(path)
         if line["event"] == "strike"
     )

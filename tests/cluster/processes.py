@@ -36,6 +36,8 @@ class ClusterProcess(DemoProcess):
         self.kind = kind
         self._journal = journal
         self._output_before = 0
+        self.leaving = False
+        """Whether it was asked to stop: a second time would make it exit at once."""
 
     @property
     def running(self) -> bool:
@@ -58,6 +60,7 @@ class ClusterProcess(DemoProcess):
         if not self.running:
             self._output_before = self._output.stat().st_size if self._output.exists() else 0
             super().start()
+            self.leaving = False
             self._note("started")
 
     def kill(self) -> None:
@@ -72,6 +75,7 @@ class ClusterProcess(DemoProcess):
         assert process is not None, f"{self.name} was never started"
         self._note("terminated")
         self._expected_to_run = False
+        self.leaving = True
         process.send_signal(signal.SIGTERM)
         await eventually(lambda: process.poll() is not None, timeout_s=timeout_s, what=f"the end of {self.name}")
         self._note("gone", process.pid)

@@ -26,8 +26,8 @@ from tests.cluster.evidence import (
     read_strikes,
     read_submissions,
 )
-from tests.cluster.history import Fault, History
-from tests.cluster.nemesis import Blow, Nemesis
+from tests.cluster.history import History
+from tests.cluster.nemeses import Blow, Nemesis, Times
 from tests.cluster.worker_program import SHORT
 from worker_sdk import AsyncClient, CatchUp, NewSchedule, Overlap
 
@@ -42,8 +42,17 @@ class Run:
 
     cluster: Cluster
     submitters: Submitters
-    chosen: Sequence[Fault] = ()
+    chosen: Sequence[str] = ()
     schedules: list[PlannedSchedule] = field(default_factory=list)
+
+    @property
+    def times(self) -> Times:
+        """Times of the cluster that faults are measured by."""
+        settings = self.cluster.settings
+        return Times(
+            lease_s=parse_span(settings["worker_lease"]).total_seconds(),
+            session_s=parse_span(settings["session_ttl"]).total_seconds(),
+        )
 
     async def load_under(self, blows: Sequence[Blow]) -> None:
         """Send the load while the nemesis strikes, then heal everything, and wait until no job is left."""
@@ -133,7 +142,7 @@ CLIENT_FILE: Final = "client.journal"
 _ANCHOR: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
-def new_run(cluster: Cluster, *, seed: int, load: Load, chosen: Sequence[Fault] = ()) -> Run:
+def new_run(cluster: Cluster, *, seed: int, load: Load, chosen: Sequence[str] = ()) -> Run:
     """Return a run of a load on a cluster that has started."""
     file: Path = cluster.folder / CLIENT_FILE
     return Run(cluster, Submitters(cluster.address, file, seed=seed, load=load), chosen)

@@ -6,21 +6,29 @@ import pytest
 
 from tests.cluster.client import Load
 from tests.cluster.cluster import QUICK, StartCluster
-from tests.cluster.history import Fault
-from tests.cluster.nemesis import EVERYTHING, MIXED, plan
+from tests.cluster.nemeses import plan
+from tests.cluster.nemeses.postgres import KILL_POSTGRES, TERMINATE_BACKENDS
+from tests.cluster.nemeses.processes import (
+    KILL_NODE,
+    KILL_WORKER,
+    STOP_NODE,
+    STOP_WORKER,
+    TERMINATE_NODE,
+    TERMINATE_WORKER,
+)
 from tests.cluster.run import new_run
 
 LEASE_S = 5.0
-KILLS = (Fault.KILL_NODE, Fault.KILL_WORKER, Fault.KILL_POSTGRES)
+KILLS = (KILL_NODE, KILL_WORKER, KILL_POSTGRES)
+MIXED = (*KILLS, STOP_NODE, STOP_WORKER, TERMINATE_BACKENDS)
+EVERYTHING = (*MIXED, TERMINATE_NODE, TERMINATE_WORKER)
 
 
-async def _survive(
-    start_cluster: StartCluster, seed: int, seconds: float, faults: tuple[Fault, ...], load: Load
-) -> None:
+async def _survive(start_cluster: StartCluster, seed: int, seconds: float, faults: tuple[str, ...], load: Load) -> None:
     cluster = await start_cluster(settings={**QUICK, "worker_lease": f"{LEASE_S:g}s"})
     run = new_run(cluster, seed=seed, load=load, chosen=faults)
     await run.add_schedules(6, seconds)
-    blows = plan(seed, seconds, faults, lease_s=LEASE_S)
+    blows = plan(seed, seconds, faults, times=run.times)
     for blow in blows:
         print(blow)
     await run.load_under(blows)

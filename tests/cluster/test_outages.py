@@ -8,8 +8,9 @@ import pytest
 from tests.cluster.client import RETRY, Load, Wish
 from tests.cluster.cluster import QUICK, Cluster, StartCluster
 from tests.cluster.evidence import read_executions, running_throughout
-from tests.cluster.history import Fault
-from tests.cluster.nemesis import Blow
+from tests.cluster.nemeses import Blow
+from tests.cluster.nemeses.postgres import POSTGRES_AWAY
+from tests.cluster.nemeses.processes import NODES_AWAY
 from tests.cluster.run import new_run
 from tests.cluster.standing import Cause
 from tests.cluster.worker_program import LONG, SHORT
@@ -23,7 +24,7 @@ _MINUTE_S = 60.0
 _LONG_LEASE: Mapping[str, str] = {"worker_lease": "15s", "heartbeat": "3s", "reset_grace": "5s", "kill_grace": "10s"}
 
 
-async def _endure(cluster: Cluster, seed: int, fault: Fault, *, away_s: float, lease_s: float, rate: float) -> None:
+async def _endure(cluster: Cluster, seed: int, fault: str, *, away_s: float, lease_s: float, rate: float) -> None:
     """Load before, during and after an outage; some jobs last from before it until after a lease has passed."""
     load = Load(rate=rate, seconds=_STRIKE_AT_S + away_s + 3.0)
     run = new_run(cluster, seed=seed, load=load, chosen=[fault])
@@ -51,19 +52,19 @@ def _started(cluster: Cluster, ids: list[int]) -> bool:
 
 async def test_postgres_away_for_longer_than_a_lease(start_cluster: StartCluster, seed: int) -> None:
     cluster = await start_cluster(settings={**QUICK, "worker_lease": "3s"})
-    await _endure(cluster, seed, Fault.POSTGRES_AWAY, away_s=8.0, lease_s=3.0, rate=300.0)
+    await _endure(cluster, seed, POSTGRES_AWAY, away_s=8.0, lease_s=3.0, rate=300.0)
 
 
 async def test_all_nodes_away_for_longer_than_a_lease(start_cluster: StartCluster, seed: int) -> None:
     cluster = await start_cluster(settings={**QUICK, "worker_lease": "3s"})
-    await _endure(cluster, seed, Fault.NODES_AWAY, away_s=5.0, lease_s=3.0, rate=300.0)
+    await _endure(cluster, seed, NODES_AWAY, away_s=5.0, lease_s=3.0, rate=300.0)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("fault", [Fault.POSTGRES_AWAY, Fault.NODES_AWAY])
+@pytest.mark.parametrize("fault", [POSTGRES_AWAY, NODES_AWAY])
 @pytest.mark.parametrize("settings", [_LONG_LEASE, {"worker_lease": "5s"}], ids=["lease15", "lease5"])
 async def test_away_for_a_minute(
-    start_cluster: StartCluster, seed: int, fault: Fault, settings: Mapping[str, str]
+    start_cluster: StartCluster, seed: int, fault: str, settings: Mapping[str, str]
 ) -> None:
     """With the default times of a node, and with a lease that is over twelve times meanwhile."""
     cluster = await start_cluster(settings={**QUICK, **settings})

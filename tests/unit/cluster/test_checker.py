@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.cluster.checker import Promise, check, check_completed, check_strikes, peak_of
-from tests.cluster.history import Fault, History, Recurring, Strike
+from tests.cluster.history import History, Recurring, Strike
+from tests.cluster.nemeses.processes import KILL_NODE, STOP_WORKER
 from tests.cluster.standing import Span, Standing
 from tests.unit.cluster.histories import (
     FIRST,
@@ -214,10 +215,10 @@ def test_a_second_job_of_a_submission_counts_even_if_its_submit_was_never_answer
 
 
 def test_a_fault_that_never_struck_makes_the_run_worthless() -> None:
-    chosen = (Fault.KILL_NODE, Fault.STOP_WORKER)
-    struck = Strike(fault=Fault.KILL_NODE, victim="node-1", at=at(1.0))
+    chosen = (KILL_NODE, STOP_WORKER)
+    struck = Strike(fault=KILL_NODE, victim="node-1", at=at(1.0))
     assert broken(history(chosen=chosen, strikes=(struck,))) == {Promise.NO_STRIKE}
-    other = Strike(fault=Fault.STOP_WORKER, victim="worker-1", at=at(1.0))
+    other = Strike(fault=STOP_WORKER, victim="worker-1", at=at(1.0))
     found = check_strikes(history(chosen=chosen, strikes=(struck, struck, other)))
     assert not found.violations
     assert found.numbers == {"struck_kill_node": 2, "struck_stop_worker": 1}

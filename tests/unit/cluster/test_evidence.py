@@ -12,8 +12,8 @@ from tests.cluster.evidence import (
     read_submissions,
     running_throughout,
 )
-from tests.cluster.history import Fault
 from tests.cluster.journal import Journal, read_lines
+from tests.cluster.nemeses.processes import STOP_WORKER
 from tests.cluster.worker_program import COMPLETED
 from tests.unit.cluster.histories import execution
 
@@ -102,7 +102,7 @@ def test_lives(tmp_path: Path) -> None:
     assert third.terminated is not None
     assert third.gone is not None
     [strike] = read_strikes(journal.path)
-    assert (strike.fault, strike.victim) == (Fault.STOP_WORKER, "worker-1")
+    assert (strike.fault, strike.victim) == (STOP_WORKER, "worker-1")
 
 
 def test_submissions(tmp_path: Path) -> None:

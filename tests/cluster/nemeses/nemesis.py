@@ -1,0 +1,30 @@
+"""The nemesis: carries out a plan of faults on a cluster."""
+
+import asyncio
+from collections.abc import Sequence
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.nemeses.base import REGISTRY, Blow
+
+
+class Nemesis:
+    """Carries out a plan. Blows may overlap; each heals by itself what it has broken."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def run(self, blows: Sequence[Blow]) -> None:
+        """Strike at the planned times, counted from now; return when everything is healed."""
+        began = asyncio.get_running_loop().time()
+        async with asyncio.TaskGroup() as group:
+            for blow in blows:
+                await asyncio.sleep(max(0.0, began + blow.at_s - asyncio.get_running_loop().time()))
+                group.create_task(self.strike(blow))
+
+    async def strike(self, blow: Blow) -> None:
+        """Strike once, and heal after the blow's time."""
+        async with REGISTRY[blow.fault].strike(self._cluster, blow) as victims:
+            for victim in victims:
+                self._cluster.journal.write("strike", fault=blow.fault, process=victim)
+            if victims:
+                await asyncio.sleep(blow.hold_s)

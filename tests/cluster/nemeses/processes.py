@@ -1,0 +1,105 @@
+"""Faults of nodes and workers as processes: killed, stopped, asked to stop."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.nemeses.base import (
+    Blow,
+    Fault,
+    Strike,
+    around_a_session,
+    beyond_a_lease,
+    register,
+)
+from tests.cluster.processes import ClusterProcess
+
+# A victim may be stopped while it is asked to end.
+_ENDED_S: Final = 40.0
+
+
+def _a_node(cluster: Cluster, blow: Blow) -> ClusterProcess | None:
+    return _one_of(cluster.nodes, blow)
+
+
+def _a_worker(cluster: Cluster, blow: Blow) -> ClusterProcess | None:
+    return _one_of(cluster.workers, blow)
+
+
+def _one_of(group: Sequence[ClusterProcess], blow: Blow) -> ClusterProcess | None:
+    """Choose among those that are alive and have not been asked to stop."""
+    alive = [process for process in group if process.running and not process.leaving]
+    return alive[blow.victim % len(alive)] if alive else None
+
+
+Choose = Callable[[Cluster, Blow], ClusterProcess | None]
+
+
+def _kill(choose: Choose) -> Strike:
+    @asynccontextmanager
+    async def strike(cluster: Cluster, blow: Blow) -> AsyncIterator[Sequence[str]]:
+        victim = choose(cluster, blow)
+        if victim is None:
+            yield []
+            return
+        victim.kill()
+        try:
+            yield [victim.name]
+        finally:
+            victim.start()
+
+    return strike
+
+
+def _stop(choose: Choose) -> Strike:
+    @asynccontextmanager
+    async def strike(cluster: Cluster, blow: Blow) -> AsyncIterator[Sequence[str]]:
+        victim = choose(cluster, blow)
+        if victim is None:
+            yield []
+            return
+        pid = victim.pause()
+        try:
+            yield [victim.name]
+        finally:
+            victim.resume(pid)
+
+    return strike
+
+
+def _terminate(choose: Choose) -> Strike:
+    @asynccontextmanager
+    async def strike(cluster: Cluster, blow: Blow) -> AsyncIterator[Sequence[str]]:
+        victim = choose(cluster, blow)
+        if victim is None:
+            yield []
+            return
+        try:
+            await victim.terminate(_ENDED_S)
+            yield [victim.name]
+        finally:
+            victim.start()
+
+    return strike
+
+
+@asynccontextmanager
+async def _kill_all_nodes(cluster: Cluster, blow: Blow) -> AsyncIterator[Sequence[str]]:
+    victims = [node for node in cluster.nodes if node.running]
+    for node in victims:
+        node.kill()
+    try:
+        yield [node.name for node in victims]
+    finally:
+        for node in cluster.nodes:
+            node.start()
+
+
+KILL_NODE: Final = register(Fault(kind="kill_node", strike=_kill(_a_node))).kind
+KILL_WORKER: Final = register(Fault(kind="kill_worker", strike=_kill(_a_worker))).kind
+TERMINATE_NODE: Final = register(Fault(kind="terminate_node", strike=_terminate(_a_node))).kind
+TERMINATE_WORKER: Final = register(Fault(kind="terminate_worker", strike=_terminate(_a_worker))).kind
+STOP_NODE: Final = register(Fault(kind="stop_node", strike=_stop(_a_node), hold_s=around_a_session)).kind
+STOP_WORKER: Final = register(Fault(kind="stop_worker", strike=_stop(_a_worker), hold_s=beyond_a_lease)).kind
+NODES_AWAY: Final = register(Fault(kind="nodes_away", strike=_kill_all_nodes, hold_s=beyond_a_lease)).kind
