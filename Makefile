@@ -13,7 +13,7 @@ MINUTES ?= 10
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-fast format lint types imports proto proto-check demo bench soak chaos
+.PHONY: help setup zookeeper check test test-fast format lint types imports proto proto-check demo bench soak chaos
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -28,6 +28,9 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,dev]'
 	@touch $@
 
+zookeeper: setup ## Install the ZooKeeper that tests and the demo run on, where that may be
+	@$(BIN)/python -m server.embedded.get_zookeeper
+
 check: setup ## Run every static check: format, lint, types, imports, proto
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
@@ -35,7 +38,7 @@ check: setup ## Run every static check: format, lint, types, imports, proto
 	$(BIN)/lint-imports --no-cache
 	$(MAKE) --no-print-directory proto-check
 
-test: setup ## Run all tests, except the long forms
+test: setup zookeeper ## Run all tests, except the long forms
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not soak"
 
 test-fast: setup ## Run the unit tests only
@@ -67,9 +70,9 @@ demo: setup ## Watch a small cluster lose a worker and no job
 bench: setup ## Run the whole benchmark, side by side
 	$(BIN)/python -m benchmarks
 
-soak: setup ## Run the long forms of tests
+soak: setup zookeeper ## Run the long forms of tests
 	SHARDWHEEL_THOROUGH=1 $(PYTEST) $(SIDE_BY_SIDE) -m "not soak" tests/unit
 	$(PYTEST) -m soak --timeout 3600
 
-chaos: setup ## Break things at random under load: make chaos MINUTES=10 SEED=1
+chaos: setup zookeeper ## Break things at random under load: make chaos MINUTES=10 SEED=1
 	SHARDWHEEL_CHAOS_MINUTES=$(MINUTES) SHARDWHEEL_CHAOS_SEED=$(SEED) $(PYTEST) tests/cluster -m soak -k chaos --timeout 0

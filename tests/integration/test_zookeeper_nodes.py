@@ -10,10 +10,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from server.embedded.zookeeper import TICK_MS
 from tests.support.commands import RunningCommand, running, shardwheel
 from tests.support.nodes import running_node
 from tests.support.waiting import eventually
-from tests.support.zookeeper import TICK_MS, free_ports
+from tests.support.zookeeper import free_ports
 from worker_sdk import AsyncClient, NewJob, Worker
 
 TTL_S = 2.0

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from server.embedded.zookeeper import TICK_MS
 from shard_manager.events import Drained, LeaderChanged, SessionEnded, ShardLost, TroubleBegan, TroubleOver
 from shard_manager.timings import ManagerTimings
 from tests.contract.coordinator.benches import ZookeeperBench
-from tests.support.zookeeper import TICK_MS, ZookeeperServer
+from tests.support.zookeeper import ZookeeperServer
 from tests.unit.shard_manager.cluster import TIMINGS, Node, Site, bounded, ms
 
 TTL_S = 2.0
