@@ -30,6 +30,7 @@ from server.domain.job import JobState, NewJob, Submitted
 from server.domain.policies import SERVER_DEFAULTS, Policies
 from server.store.catalog import Catalog, Namespace
 from server.store.database import Database
+from server.store.errors import Unavailable, UnknownOutcome
 from server.store.jobs_control import RetryVerdict, cancel, retry
 from server.store.jobs_read import JobView
 from shardwheel.v1 import job_service_pb2 as pb
@@ -43,6 +44,8 @@ MAX_PAGE_BYTES: Final = 2 * 1024 * 1024
 MAX_WAIT_S: Final = 60.0
 # A wait answers this long before the call's deadline, so that the answer arrives in time.
 ANSWER_MARGIN_S: Final = 0.1
+# How long WaitJob pauses before it asks a database again that is away.
+WAIT_RETRY_S: Final = 0.5
 MAX_WAITS: Final = 10_000
 
 Request = TypeVar("Request", bound=Message)
@@ -203,7 +206,7 @@ class JobService(JobServiceServicer):
         return pb.WaitJobResponse(job=message, done=view.job.state.final)
 
     async def _wait(self, namespace: Namespace, job_id: int, until: float) -> JobView:
-        """Return the job as soon as it is final, or as it is at `until`."""
+        """Return the job as soon as it is final, or as it is at `until`. A database that is away is waited for."""
         loop = asyncio.get_running_loop()
         while True:
             # Made before the job is read: its end comes either before the read or to the waiter.
@@ -215,6 +218,10 @@ class JobService(JobServiceServicer):
                     if view.job.state.final or left <= 0:
                         return view
                     await _first_of(waiter.wait(left), asyncio.wait_for(ended.wait(), left))
+            except (Unavailable, UnknownOutcome):
+                if loop.time() + WAIT_RETRY_S >= until:
+                    raise
+                await asyncio.sleep(WAIT_RETRY_S)
             finally:
                 waiter.close()
 
