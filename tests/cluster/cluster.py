@@ -16,6 +16,7 @@ from tests.cluster.journal import Journal
 from tests.cluster.processes import ClusterProcess
 from tests.cluster.worker_program import EXECUTIONS_VARIABLE
 from tests.support.postgres import PostgresServer
+from tests.support.postgres_site import PostgresSite
 from tests.support.waiting import eventually
 
 WORKER_PROGRAM: Final = "tests.cluster.worker_program:worker"
@@ -43,7 +44,7 @@ class Cluster:
     def __init__(
         self,
         folder: Path,
-        postgres: PostgresServer,
+        postgres: PostgresServer | PostgresSite,
         dsn: str,
         *,
         nodes: int = 1,
@@ -53,10 +54,11 @@ class Cluster:
     ) -> None:
         """Describe a cluster on the migrated database `dsn`; `settings` are those of the nodes."""
         self.folder = folder
-        self.postgres = postgres
+        self.site = PostgresSite.of(postgres)
         self.dsn = dsn
         self.settings = dict(settings)
         self.journal = Journal(folder / "processes.journal")
+        self.clock_journal = Journal(folder / "clock.journal")
         self._worker_grace_s = worker_grace_s
         # PostgreSQL is started and stopped by one task at a time.
         self.postgres_lock = asyncio.Lock()
@@ -83,6 +85,11 @@ class Cluster:
     ) -> None:
         self._end()
         await self.restore_postgres()
+
+    @property
+    def postgres(self) -> PostgresServer:
+        """The server that is written to."""
+        return self.site.server
 
     @property
     def address(self) -> str:
@@ -140,10 +147,14 @@ class Cluster:
 
     async def start_postgres(self) -> None:
         """Start PostgreSQL if it is down; for whoever holds the lock."""
-        if not self.postgres.running:
-            before = self.postgres.port
-            await asyncio.to_thread(self.postgres.start)
-            assert self.postgres.port == before, "another program has taken PostgreSQL's port meanwhile"
+        await asyncio.to_thread(self.site.start)
+
+    def move_clock(self, by_s: float) -> None:
+        """Move PostgreSQL's clock, and write it down."""
+        clock = self.site.clock
+        assert clock is not None, "PostgreSQL's clock cannot be moved here"
+        clock.jump(by_s)
+        self.clock_journal.write("moved", offset_s=clock.offset_s)
 
     async def supervise(self) -> None:
         """For ever: start nodes again that could not start because the database was away, as a service manager does.

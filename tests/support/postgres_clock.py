@@ -1,7 +1,7 @@
 """A PostgreSQL server whose wall clock can be moved while it runs; everybody else's stays.
 
-It is done by libfaketime (Debian's package `libfaketime`), which is loaded into PostgreSQL alone and reads an offset from
-a file whenever PostgreSQL asks for the time. Its monotonic clock, by which it waits, is not moved.
+It is done by libfaketime (Debian's package `libfaketime`), which is loaded into PostgreSQL alone and reads an offset
+from a file whenever PostgreSQL asks for the time. Its monotonic clock, by which it waits, is not moved.
 """
 
 from collections.abc import Iterable

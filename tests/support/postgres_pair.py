@@ -115,7 +115,7 @@ class PostgresPair:
     def _base_backup(self, folder: Path) -> None:
         data = folder / "pgdata"
         source = self.primary.dsn("postgres").removesuffix("/postgres")
-        command = [self._installation.program("pg_basebackup"), "--pgdata", data, "--dbname", source]
+        command = [str(self._installation.program("pg_basebackup")), f"--pgdata={data}", f"--dbname={source}"]
         options = ["--checkpoint=fast", "--wal-method=stream", "--write-recovery-conf", "--no-sync"]
         subprocess.run([*command, *options], check=True, timeout=_BASE_BACKUP_S, capture_output=True)
         owner = (self.primary.folder / "pgdata").stat()

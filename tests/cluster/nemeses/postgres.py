@@ -1,20 +1,21 @@
-"""Faults of PostgreSQL: killed, and its connections cut off."""
+"""Faults of PostgreSQL as a server: killed, restarted, crashed by one of its sessions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 import psycopg
 
+from server.embedded import StopMode
 from tests.cluster.cluster import Cluster
-from tests.cluster.nemeses.base import Blow, Fault, beyond_a_lease, register
-from tests.support.waiting import eventually
+from tests.cluster.nemeses.base import Blow, Fault, Strike, beyond_a_lease, register
+from tests.support.postgres_sessions import kill_session, terminate_sessions
+from tests.support.waiting import NotReached, eventually
 
-_TERMINATE: Final = (
-    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-    " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
-)
+POSTGRES: Final = "postgres"
+_FOUND_S: Final = 10.0
 
 
 @asynccontextmanager
@@ -25,30 +26,60 @@ async def _kill(cluster: Cluster, blow: Blow) -> AsyncIterator[Sequence[str]]:
             return
         await asyncio.to_thread(cluster.postgres.kill9)
         try:
-            yield ["postgres"]
+            yield [POSTGRES]
         finally:
             await cluster.start_postgres()
 
 
+def _restart(mode: StopMode) -> Strike:
+    @asynccontextmanager
+    async def strike(cluster: Cluster, blow: Blow) -> AsyncIterator[Sequence[str]]:
+        async with cluster.postgres_lock:
+            if not cluster.postgres.running:
+                yield []
+                return
+            try:
+                await asyncio.to_thread(cluster.postgres.stop, mode)
+                yield [POSTGRES]
+            finally:
+                await cluster.start_postgres()
+
+    return strike
+
+
 @asynccontextmanager
 async def _terminate_backends(cluster: Cluster, blow: Blow) -> AsyncIterator[Sequence[str]]:
-    async def terminated() -> bool:
+    yield [POSTGRES] if await _once_there(cluster, partial(terminate_sessions, cluster.dsn)) else []
+
+
+@asynccontextmanager
+async def _kill_backend(cluster: Cluster, blow: Blow) -> AsyncIterator[Sequence[str]]:
+    yield [POSTGRES] if await _once_there(cluster, partial(kill_session, cluster.dsn, blow.victim)) else []
+
+
+async def _once_there(cluster: Cluster, attack: "partial[int] | partial[int | None]") -> bool:
+    """Carry an attack on sessions out; PostgreSQL may be down, or have no sessions just now. Say whether it hit one."""
+
+    def hit() -> bool:
+        try:
+            return bool(attack())
+        except psycopg.OperationalError:
+            return False
+
+    async def done() -> bool:
         async with cluster.postgres_lock:
-            return await asyncio.to_thread(_terminate_all, cluster.dsn) > 0
+            return await asyncio.to_thread(hit)
 
-    # PostgreSQL may be down, or the nodes may have no connection to it just now.
-    await eventually(terminated, timeout_s=10.0, what="a back end to terminate")
-    yield ["postgres"]
-
-
-def _terminate_all(dsn: str) -> int:
     try:
-        with psycopg.connect(dsn, autocommit=True, connect_timeout=2) as connection:
-            return len(connection.execute(_TERMINATE).fetchall())
-    except psycopg.OperationalError:
-        return 0
+        await eventually(done, timeout_s=_FOUND_S, what="a session to attack")
+    except NotReached:
+        return False
+    return True
 
 
 KILL_POSTGRES: Final = register(Fault(kind="kill_postgres", strike=_kill)).kind
 POSTGRES_AWAY: Final = register(Fault(kind="postgres_away", strike=_kill, hold_s=beyond_a_lease)).kind
+RESTART_FAST: Final = register(Fault(kind="restart_postgres_fast", strike=_restart(StopMode.FAST))).kind
+RESTART_IMMEDIATE: Final = register(Fault(kind="restart_postgres_immediate", strike=_restart(StopMode.IMMEDIATE))).kind
 TERMINATE_BACKENDS: Final = register(Fault(kind="terminate_backends", strike=_terminate_backends)).kind
+KILL_BACKEND: Final = register(Fault(kind="kill_backend", strike=_kill_backend)).kind
