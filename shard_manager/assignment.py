@@ -7,6 +7,7 @@ Guarantees, for `n` shards to place on the nodes that can serve:
   reached with the fewest moves possible;
 - balanced: without pins, each node ends with its fair share `n * weight / total weight`, rounded down or up (so equal
   nodes differ by at most one shard); a node with more pins than that keeps them, the others share the rest;
+- orders are obeyed: drained and evicted nodes are given nothing, a pinned or moved shard lies where it was ordered to;
 - idempotent: planning again on the result changes nothing (with `max_moves`, repeated planning gets there);
 - shard weights (load) never upset that balance of counts. They decide which shard goes where, and swap shards between
   the hottest and the coldest node while the hottest is more than 10 % above the mean.
@@ -22,6 +23,7 @@ from typing import Final
 
 from shard_manager.coordinator import MAX_SHARDS, Member, MemberState, Plan
 from shard_manager.errors import InvalidSetting, ShardCountMismatch
+from shard_manager.orders import Orders
 
 _LOAD_UNITS: Final = 1000
 _MAX_LOAD: Final = 1e12
@@ -34,7 +36,10 @@ class MoveCause(StrEnum):
     UNOWNED = "unowned"
     OWNER_GONE = "owner gone"
     DRAIN = "drain"
+    EVICT = "evict"
+    UNHEALTHY = "unhealthy"
     PIN = "pin"
+    ORDER = "order"
     BALANCE = "balance"
 
 
@@ -63,32 +68,33 @@ def plan(
     shards: int,
     *,
     weights: Mapping[int, float] | None = None,
-    pins: Mapping[int, str] | None = None,
-    paused: bool | None = None,
+    orders: Orders | None = None,
+    moves: Mapping[int, str] | None = None,
     max_moves: int | None = None,
     hold: Collection[str] = (),
     leader: str = "",
+    reason: str = "",
 ) -> Planned:
     """Give every one of `shards` shards an owner among `members`, moving as little as possible.
 
-    `weights` is each shard's load relative to the others, default 1. `pins` and `paused` default to those of
-    `previous`. `max_moves` bounds the moves made for balance alone, default unlimited; a pause makes it 0. The shards
-    of nodes in `hold` stay with them even though they are not members. `leader` is recorded in the plan.
+    `weights` is each shard's load relative to the others, default 1. `orders` default to those of `previous`. `moves`
+    (shard to node) are obeyed this once, if the node can serve. `max_moves` bounds the moves made for balance alone,
+    default unlimited; a pause makes it 0. The shards of nodes in `hold` stay with them even though they are not
+    members. `leader` and `reason` are recorded in the plan, the latter before the causes of its moves.
     Raises `ShardCountMismatch`, `InvalidSetting`.
     """
     if not 1 <= shards <= MAX_SHARDS:
         raise InvalidSetting("shards", shards, f"must be 1 to {MAX_SHARDS}")
     if previous is not None and previous.shards != shards:
         raise ShardCountMismatch(configured=shards, planned=previous.shards)
-    if pins is None:
-        pins = previous.pins if previous is not None else {}
-    if paused is None:
-        paused = previous.paused if previous is not None else False
-    for shard in pins:
+    if orders is None:
+        orders = previous.orders if previous is not None else Orders()
+    places = {shard: pin.node for shard, pin in orders.pins.items()} | dict(moves or {})
+    for shard in places:
         if not 0 <= shard < shards:
             raise InvalidSetting("pins", shard, f"must be a shard from 0 to {shards - 1}")
     everyone = {member.node: member for member in members}
-    serving = _serving(everyone.values())
+    serving = _serving(everyone.values(), orders)
     before = dict(previous.owners) if previous is not None else {}
 
     board = _Board(serving, _loads(weights or {}, shards))
@@ -96,44 +102,50 @@ def plan(
     for shard, owner in before.items():
         if owner in serving:
             board.put(shard, owner)
-        elif owner in hold and owner not in everyone:
+        elif owner in hold and owner not in everyone and owner not in orders.drained and owner not in orders.evicted:
             held[shard] = owner
-    for shard, node in pins.items():
+    for shard, node in places.items():
         if node in serving:
             held.pop(shard, None)
             board.pin(shard, node)
     if serving:
         unplaced = [shard for shard in range(shards) if shard not in board.owners and shard not in held]
-        _level(board, unplaced, 0 if paused else max_moves)
+        _level(board, unplaced, 0 if orders.paused else max_moves)
 
     owners = dict(sorted((board.owners | held).items()))
-    moves = tuple(
-        Move(shard=shard, source=before.get(shard), target=owners.get(shard), cause=cause)
+    cause_of = _Causes(orders, moves or {}, everyone, serving)
+    made = tuple(
+        Move(shard=shard, source=source, target=target, cause=cause_of(shard, source, target))
         for shard in range(shards)
-        if owners.get(shard) != before.get(shard)
-        for cause in [_cause(before.get(shard), owners.get(shard), pins.get(shard), everyone, serving)]
+        for source, target in [(before.get(shard), owners.get(shard))]
+        if source != target
     )
-    if previous is not None and not moves and pins == previous.pins and paused == previous.paused:
+    if previous is not None and not made and orders == previous.orders:
         return Planned(plan=previous, moves=(), changed=False)
     result = Plan(
         version=previous.version + 1 if previous is not None else 1,
         shards=shards,
         owners=owners,
-        pins=dict(sorted(pins.items())),
-        paused=paused,
+        orders=orders,
         leader=leader,
-        reason=_reason(moves),
+        reason=": ".join(filter(None, [reason, _counted(made)])) or "orders",
     )
-    return Planned(plan=result, moves=moves, changed=True)
+    return Planned(plan=result, moves=made, changed=True)
 
 
-def _serving(members: Collection[Member]) -> dict[str, int]:
+def can_serve(members: Iterable[Member], orders: Orders) -> Collection[str]:
+    """Names of the nodes that shards are given to, in order."""
+    return tuple(_serving(list(members), orders))
+
+
+def _serving(members: Collection[Member], orders: Orders) -> dict[str, int]:
     """Node to weight of those that can be given shards: the `up` ones, or if there is none, the `unhealthy` ones.
 
     What makes every node unhealthy (PostgreSQL away) is not mended by taking their shards from all of them.
     """
+    fit = [member for member in members if not orders.excludes(member.node, member.incarnation)]
     for state in (MemberState.UP, MemberState.UNHEALTHY):
-        found = {member.node: member.weight for member in members if member.state is state}
+        found = {member.node: member.weight for member in fit if member.state is state}
         if found:
             return dict(sorted(found.items()))
     return {}
@@ -147,23 +159,42 @@ def _loads(weights: Mapping[int, float], shards: int) -> list[int]:
     return [round(weights.get(shard, 1.0) * _LOAD_UNITS) for shard in range(shards)]
 
 
-def _cause(
-    source: str | None, target: str | None, pin: str | None, everyone: Mapping[str, Member], serving: Mapping[str, int]
-) -> MoveCause:
-    if pin is not None and pin == target:
-        return MoveCause.PIN
-    if source is None:
-        return MoveCause.UNOWNED
-    if source not in everyone:
-        return MoveCause.OWNER_GONE
-    return MoveCause.BALANCE if source in serving else MoveCause.DRAIN
+@dataclass(frozen=True, slots=True)
+class _Causes:
+    """Says why a shard moved."""
+
+    orders: Orders
+    moves: Mapping[int, str]
+    everyone: Mapping[str, Member]
+    serving: Mapping[str, int]
+
+    def __call__(self, shard: int, source: str | None, target: str | None) -> MoveCause:
+        if target is not None and self.moves.get(shard) == target:
+            return MoveCause.ORDER
+        pin = self.orders.pins.get(shard)
+        if pin is not None and pin.node == target:
+            return MoveCause.PIN
+        if source is None:
+            return MoveCause.UNOWNED
+        return MoveCause.BALANCE if source in self.serving else self._unfit(source)
+
+    def _unfit(self, source: str) -> MoveCause:
+        member = self.everyone.get(source)
+        eviction = self.orders.evicted.get(source)
+        # An evicted process may be out of sight already, its session being ended.
+        if eviction is not None and (member is None or member.incarnation == eviction.incarnation):
+            return MoveCause.EVICT
+        if member is None:
+            return MoveCause.OWNER_GONE
+        drained = source in self.orders.drained or member.state is MemberState.DRAINING
+        return MoveCause.DRAIN if drained else MoveCause.UNHEALTHY
 
 
-def _reason(moves: Collection[Move]) -> str:
+def _counted(moves: Collection[Move]) -> str:
     counts: dict[MoveCause, int] = {}
     for move in moves:
         counts[move.cause] = counts.get(move.cause, 0) + 1
-    return ", ".join(f"{cause} {count}" for cause, count in sorted(counts.items())) or "settings"
+    return ", ".join(f"{cause} {count}" for cause, count in sorted(counts.items()))
 
 
 class _Board:

@@ -7,11 +7,12 @@ accepts a lease only if its (generation, token) is newer than that of every leas
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, Protocol
 
 from shard_manager.errors import InvalidSetting
+from shard_manager.orders import Orders
 
 MAX_SHARDS: Final = 1024
 MAX_WEIGHT: Final = 1000
@@ -73,15 +74,14 @@ class Lease:
 class Plan:
     """Who should serve which shard. `version` counts writes from 1; a shard without an owner is absent from `owners`.
 
-    `shards` is the number of shards of the cluster. `pins` (shard to node) are obeyed while that node can serve.
-    While `paused`, only shards without a living owner are given out. `leader` wrote it, for `reason`.
+    `shards` is the number of shards of the cluster. `orders` are what people have decided. `leader` wrote it, for
+    `reason`.
     """
 
     version: int
     shards: int
     owners: Mapping[int, str]
-    pins: Mapping[int, str] = field(default_factory=dict)
-    paused: bool = False
+    orders: Orders = field(default_factory=Orders)
     leader: str = ""
     reason: str = ""
 
@@ -91,10 +91,19 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """A live session: `number` grows with each session of a node, `opened_at` is UTC by the coordinator's clock."""
+
+    number: int
+    opened_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """What the coordinator knew at one read.
 
-    `members` are the live sessions by node name. `leader` may be outdated by the time it is read; only `write_plan`
+    `members` are the nodes with a live session, by name; `sessions` are those sessions, and may be newer or older by a
+    moment than `members`. `leader` may be outdated by the time it is read; only `write_plan`
     decides. `plan` is None before the first one. `held` are this session's leases, complete with respect to every
     `acquire` and `release` that returned before the read began.
     """
@@ -103,6 +112,7 @@ class View:
     leader: str | None
     plan: Plan | None
     held: Mapping[int, Lease]
+    sessions: Mapping[str, SessionInfo] = field(default_factory=dict)
 
 
 class Coordinator(Protocol):
@@ -112,6 +122,10 @@ class Coordinator(Protocol):
     have happened, and every call may be repeated. All but `join`, `close`, `wake` and `wait_change` raise `SessionLost`
     when the session is over; then nothing is held any more and only `join` helps.
     """
+
+    @property
+    def tells_at_once(self) -> bool:
+        """Whether `wait_change` returns as soon as a plan is written; else nodes learn of it when they look."""
 
     async def join(self, member: Member, *, ttl: timedelta, replaces: Collection[int] = ()) -> None:
         """Open a new session, which ends `ttl` after the last renewal, and register `member`.
@@ -147,6 +161,10 @@ class Coordinator(Protocol):
 
     async def release(self, leases: Collection[Lease]) -> None:
         """Give up exactly these leases; one that is no longer held is passed over."""
+
+    async def evict(self, node: str, session: int) -> bool:
+        """End the session number `session` of `node` by force, so that its leases are free at once; its owner gets
+        `SessionLost`. Returns whether it was there: a later session of that node is never touched."""
 
     async def wait_change(self, timeout_s: float) -> None:
         """Return when something may have changed, after `wake`, or after `timeout_s` seconds. Spurious returns are

@@ -5,6 +5,14 @@ ShardManagerError
 ├── DataDirInUse            another live process of this host uses the node's data directory
 ├── ShardCountMismatch      the cluster was set up with another number of shards
 ├── PlanCorrupt             the stored plan cannot be read
+├── OrderRefused            an order of an operator cannot be obeyed, and nothing was changed
+│   ├── UnknownNode              no such node
+│   ├── UnknownShard             no such shard
+│   ├── NodeUnfit                the node cannot be given shards
+│   ├── LastNode                 no other node can serve
+│   ├── ClusterPaused            rebalancing is paused
+│   ├── PlanChanged              the plan is no longer the one that the order was meant for
+│   └── TooManyOrders            too many nodes are drained or evicted
 └── CoordinatorError
     ├── CoordinatorUnavailable   no answer in time: the outcome of the call is unknown; try again
     ├── CoordinatorFailed        an answer that a retry alone does not mend (schema missing, permission denied)
@@ -14,6 +22,8 @@ ShardManagerError
     ├── NotLeader                only the leader may write the plan
     └── PlanConflict             somebody else wrote a plan meanwhile
 """
+
+from collections.abc import Collection, Sequence
 
 
 class ShardManagerError(Exception):
@@ -58,6 +68,75 @@ class PlanCorrupt(ShardManagerError):
             f"the stored plan cannot be read ({reason}); if it stays so, delete it: the leader writes a new one"
         )
         self.reason = reason
+
+
+class OrderRefused(ShardManagerError):
+    """An order cannot be obeyed; nothing was changed."""
+
+
+class UnknownNode(OrderRefused):
+    """There is no node `node`; `known` are those that are here."""
+
+    def __init__(self, node: str, known: Sequence[str]) -> None:
+        super().__init__(f"there is no node {node!r}; there are: {', '.join(known)}")
+        self.node = node
+        self.known = tuple(known)
+
+
+class UnknownShard(OrderRefused):
+    """There is no shard `shard`; the cluster has `shards`."""
+
+    def __init__(self, shard: int, shards: int) -> None:
+        super().__init__(f"there is no shard {shard}; shards are numbered from 0 to {shards - 1}")
+        self.shard = shard
+        self.shards = shards
+
+
+class NodeUnfit(OrderRefused):
+    """`node` is draining, drained, evicted or unhealthy; `fit` are the nodes that can be given shards."""
+
+    def __init__(self, node: str, fit: Collection[str]) -> None:
+        super().__init__(
+            f"node {node!r} cannot be given shards: it is draining, drained, evicted or unhealthy; "
+            f"undrain it, or choose one of: {', '.join(fit) or 'none is fit'}"
+        )
+        self.node = node
+        self.fit = tuple(fit)
+
+
+class LastNode(OrderRefused):
+    """Without `node`, no node could serve."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(
+            f"node {node!r} is the last that can serve: no job would start until another is there; "
+            "start or undrain another first, or use force"
+        )
+        self.node = node
+
+
+class ClusterPaused(OrderRefused):
+    """Rebalancing is paused."""
+
+    def __init__(self) -> None:
+        super().__init__("rebalancing is paused; resume it first")
+
+
+class PlanChanged(OrderRefused):
+    """The order was meant for plan version `expected`, but `found` is in force."""
+
+    def __init__(self, expected: int, found: int) -> None:
+        super().__init__(f"the plan is at version {found}, not {expected}; look at it again and repeat")
+        self.expected = expected
+        self.found = found
+
+
+class TooManyOrders(OrderRefused):
+    """`limit` nodes are drained or evicted."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} nodes are drained or evicted, more cannot be; undrain those that are gone")
+        self.limit = limit
 
 
 class CoordinatorError(ShardManagerError):

@@ -86,6 +86,31 @@ class PlanWritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OrderObeyed:
+    """This node, leading, carried out an order of an operator (`order` in words); `moves` shards move for it."""
+
+    order: str
+    version: int
+    moves: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEvicted:
+    """This node, leading, ended the session of `node` because it is evicted."""
+
+    node: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExclusionChanged:
+    """This node is given no shards on account of an order, or is so no more. `order` is "drained", "evicted" or ""."""
+
+    node: str
+    order: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSeen:
     """This node now reconciles to plan `version`, which gives it `mine` shards."""
 
@@ -119,5 +144,5 @@ class Drained:
 
 ManagerEvent: TypeAlias = (
     SessionOpened | SessionEnded | ShardAcquired | ShardLost | ShardReleased | FenceRefusal | LeaderChanged
-    | PlanWritten | PlanSeen | TroubleBegan | TroubleOver | Drained
+    | PlanWritten | PlanSeen | OrderObeyed | NodeEvicted | ExclusionChanged | TroubleBegan | TroubleOver | Drained
 )  # fmt: skip

@@ -1,21 +1,29 @@
-"""The leader's part of a round: see who is there, plan, write."""
+"""The leader's part of a round: see who is there, obey orders, plan, write, end the sessions of evicted nodes."""
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 
 from shard_manager.assignment import MoveCause, Planned, plan
-from shard_manager.coordinator import Coordinator, View
-from shard_manager.errors import NotLeader, PlanConflict
-from shard_manager.events import ManagerEvent, PlanWritten
-from shard_manager.pacing import Pacing
+from shard_manager.coordinator import Coordinator, Plan, View
+from shard_manager.errors import NotLeader, OrderRefused, PlanConflict
+from shard_manager.events import ManagerEvent, NodeEvicted, OrderObeyed, PlanWritten
+from shard_manager.order_queue import OrderQueue
+from shard_manager.orders import Orders
+from shard_manager.pacing import Pace, Pacing
+from shard_manager.steering import Decision, Given, PlanChange, decide
 from shard_manager.timings import ManagerTimings
 
 logger = logging.getLogger(__name__)
 
 
 class Leader:
-    """Plans while its node leads. `max_moves` bounds the shards that one plan moves for balance alone."""
+    """Plans while its node leads. `max_moves` bounds the shards that one plan moves for balance alone.
+
+    `clock` is the cluster's (UTC), the same for every node that may lead: pins end by it.
+    """
 
     def __init__(
         self,
@@ -25,6 +33,7 @@ class Leader:
         timings: ManagerTimings,
         max_moves: int,
         emit: Callable[[ManagerEvent], None],
+        clock: Callable[[], datetime],
     ) -> None:
         self._coordinator = coordinator
         self._node = node
@@ -32,11 +41,17 @@ class Leader:
         self._timings = timings
         self._max_moves = max_moves
         self._emit = emit
+        self._clock = clock
         self._pacing: Pacing | None = None
+        self.orders = OrderQueue()
+        """Orders that came in and wait for the next round."""
 
     def new_session(self, now_s: float) -> None:
         """Forget what was seen in an earlier session; `now_s` is by the clock of `lead`."""
-        self._pacing = Pacing(settle=self._timings.settle, loss_guard=self._timings.loss_guard, started_s=now_s)
+        timings = self._timings
+        self._pacing = Pacing(
+            settle=timings.settle, loss_guard=timings.loss_guard, wave=timings.wave, started_s=now_s
+        )  # fmt: skip
 
     async def lead(self, view: View, now_s: float) -> View:
         """If this node leads, bring the plan up to date. Returns the view with the plan to follow now.
@@ -48,32 +63,125 @@ class Leader:
             assert self._pacing is not None
         pace = self._pacing.pace(view.members, view.plan, now_s)
         if view.leader != self._node:
-            return view
-        planned = plan(
-            view.members.values(),
-            view.plan,
-            self._shards,
-            max_moves=self._max_moves if pace.voluntary else 0,
-            hold=pace.hold,
-            leader=self._node,
-        )
-        if not planned.changed:
+            self.orders.refuse(NotLeader(self._node, view.leader))
             return view
         try:
-            await self._coordinator.write_plan(planned.plan)
+            obeyed = await self._obey(self._pacing, view, pace, now_s)
+            if obeyed is not view:
+                # One bounded step at a time.
+                pace = replace(pace, voluntary=False)
+            view = await self._keep_up(self._pacing, obeyed, pace, now_s)
         except (NotLeader, PlanConflict) as overtaken:
             logger.info("plan not written", extra={"node": self._node, "error": str(overtaken)})
             self._coordinator.wake()
             return view
-        if any(move.cause is MoveCause.BALANCE for move in planned.moves):
-            self._pacing.moved(now_s)
-        self._tell(planned)
-        return replace(view, plan=planned.plan)
+        await self._end_evicted(view)
+        return view
 
-    def _tell(self, planned: Planned) -> None:
+    async def _obey(self, pacing: Pacing, view: View, pace: Pace, now_s: float) -> View:
+        """Carry out the orders that wait, one after the other; whoever gave one is told once it is in the plan."""
+        while (waiting := self.orders.first()) is not None:
+            given = waiting.given
+            try:
+                decision = decide(given, view, self._shards, self._clock())
+            except OrderRefused as refused:
+                self.orders.answer(waiting, refused)
+                continue
+            change = self._consequences(decision, view, pace, given)
+            if not given.dry_run:
+                planned = self._plan(view, pace, decision, self._first_moves(decision))
+                view = await self._write(pacing, view, planned, now_s)
+                change = replace(change, plan=planned.plan)
+                self._note(pacing, decision, change, now_s)
+            self.orders.answer(waiting, change)
+        return view
+
+    def _first_moves(self, decision: Decision) -> int:
+        """Moves for balance that an order entails at once: those of a rebalancing are bounded as ever, and for a shard
+        that was moved another goes the other way."""
+        return self._max_moves if decision.balance else len(decision.moves)
+
+    def _consequences(self, decision: Decision, view: View, pace: Pace, given: Given) -> PlanChange:
+        """All that follows from the decision in the end, beyond the first bounded step."""
+        if given.dry_run:
+            decision = replace(decision, orders=replace(decision.orders, paused=False))
+        planned = self._plan(view, pace, decision, None if decision.balance else self._first_moves(decision))
+        return PlanChange(
+            plan=view.plan if view.plan is not None and given.dry_run else planned.plan,
+            moves=planned.moves,
+            before=_counts(view.plan, view),
+            after=_counts(planned.plan, view),
+        )
+
+    def _note(self, pacing: Pacing, decision: Decision, change: PlanChange, now_s: float) -> None:
+        if decision.balance:
+            pacing.hurry(now_s)
+        elif not decision.moves:
+            # Whoever drains, undrains, pauses or resumes may not be done yet: let it settle before balance moves.
+            pacing.moved(now_s)
+        logger.info(
+            "order obeyed",
+            extra={"node": self._node, "order": decision.reason, "version": change.plan.version,
+                   "moves": len(change.moves)},
+        )  # fmt: skip
+        self._emit(OrderObeyed(order=decision.reason, version=change.plan.version, moves=len(change.moves)))
+
+    async def _keep_up(self, pacing: Pacing, view: View, pace: Pace, now_s: float) -> View:
+        """Plan for who is here now, and let orders end whose time is over."""
+        orders = view.plan.orders if view.plan is not None else Orders()
+        incarnations = {node: member.incarnation for node, member in view.members.items()}
+        decision = Decision(orders=orders.without_expired(self._clock(), incarnations), reason="")
+        planned = self._plan(view, pace, decision, self._max_moves if pace.voluntary else 0)
+        if pace.voluntary and not any(move.cause is MoveCause.BALANCE for move in planned.moves):
+            pacing.balanced()
+        return await self._write(pacing, view, planned, now_s)
+
+    def _plan(self, view: View, pace: Pace, decision: Decision, max_moves: int | None) -> Planned:
+        return plan(
+            view.members.values(),
+            view.plan,
+            self._shards,
+            orders=decision.orders,
+            moves=decision.moves,
+            max_moves=max_moves,
+            hold=pace.hold,
+            leader=self._node,
+            reason=decision.reason,
+        )
+
+    async def _write(self, pacing: Pacing, view: View, planned: Planned, now_s: float) -> View:
+        """Raises `NotLeader` or `PlanConflict`."""
+        if not planned.changed:
+            return view
+        await self._coordinator.write_plan(planned.plan)
+        if any(move.cause is MoveCause.BALANCE for move in planned.moves):
+            pacing.moved(now_s)
+        version, reason = planned.plan.version, planned.plan.reason
         logger.info(
             "plan written",
-            extra={"node": self._node, "version": planned.plan.version, "moves": len(planned.moves),
-                   "cause": planned.plan.reason},
-        )  # fmt: skip
-        self._emit(PlanWritten(version=planned.plan.version, moves=len(planned.moves), reason=planned.plan.reason))
+            extra={"node": self._node, "version": version, "moves": len(planned.moves), "cause": reason},
+        )
+        self._emit(PlanWritten(version=version, moves=len(planned.moves), reason=reason))
+        return replace(view, plan=planned.plan)
+
+    async def _end_evicted(self, view: View) -> None:
+        """End the sessions that are to be ended and are still there; a leader that died meanwhile may have left them.
+
+        The node's own comes last: with it, leadership ends.
+        """
+        if view.plan is None:
+            return
+        evicted = view.plan.orders.evicted
+        for node in sorted(evicted, key=lambda node: node == self._node):
+            session = view.sessions.get(node)
+            if session is None or session.number != evicted[node].session:
+                continue
+            if await self._coordinator.evict(node, session.number):
+                logger.info("node evicted", extra={"node": node, "incarnation": evicted[node].incarnation})
+                self._emit(NodeEvicted(node=node, incarnation=evicted[node].incarnation))
+
+
+def _counts(plan: Plan | None, view: View) -> Mapping[str, int]:
+    """Shards by node, of all nodes that are here or have some."""
+    owners = plan.owners.values() if plan is not None else ()
+    return dict(sorted((dict.fromkeys(view.members, 0) | Counter(owners)).items()))

@@ -16,26 +16,31 @@ import logging
 import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 from shard_manager.backoff import Backoff
 from shard_manager.coordinator import MAX_SHARDS, Coordinator, Member, MemberState, View
 from shard_manager.drain import Drain
-from shard_manager.errors import InvalidSetting, SessionLost, ShardCountMismatch
+from shard_manager.errors import InvalidSetting, NotLeader, SessionLost, ShardCountMismatch
 from shard_manager.events import (
     Cause,
     Drained,
+    ExclusionChanged,
     LeaderChanged,
     ManagerEvent,
     PlanSeen,
     SessionEnded,
     SessionOpened,
 )
+from shard_manager.handover import Handover
 from shard_manager.host import ShardHost
 from shard_manager.host_calls import HostCalls
 from shard_manager.leader import Leader
+from shard_manager.orders import Orders
 from shard_manager.shard_table import ShardTable
-from shard_manager.status import ManagerStatus
+from shard_manager.status import ClusterWatch, ManagerStatus
+from shard_manager.steering import Given, PlanChange
 from shard_manager.timings import ManagerTimings
 from shard_manager.trouble import Trouble
 
@@ -51,7 +56,8 @@ class ShardManager:
     `replaces` are incarnations of this node known to be dead (see `IncarnationFile`), whose session may be taken over.
     `observer` is called for every `ManagerEvent`, synchronously; it must be quick, and what it raises is logged.
     `max_moves` bounds the shards moved for balance in one plan, by default a tenth of all. `draw` spreads the pauses
-    after failures, by default at random; a simulation passes a seeded one.
+    after failures, by default at random; a simulation passes a seeded one. `clock` tells the cluster's time in UTC, by
+    default the system's; pins end by it, so all nodes should have the same.
     """
 
     def __init__(
@@ -66,6 +72,7 @@ class ShardManager:
         observer: Callable[[ManagerEvent], None] | None = None,
         max_moves: int | None = None,
         draw: random.Random | None = None,
+        clock: Callable[[], datetime] | None = None,
     ) -> None:
         if not 1 <= shards <= MAX_SHARDS:
             raise InvalidSetting("shards", shards, f"must be 1 to {MAX_SHARDS}")
@@ -89,7 +96,12 @@ class ShardManager:
         )
         if max_moves is None:
             max_moves = -(-shards // _MAX_MOVES_SHARE)
-        self._leader = Leader(coordinator, member.node, shards, self._timings, max_moves, self._emit)
+        self._clock = clock if clock is not None else _system_time
+        self._leader = Leader(coordinator, member.node, shards, self._timings, max_moves, self._emit, self._clock)
+        notice = timedelta(0) if coordinator.tells_at_once else self._timings.poll + self._timings.handoff_poll
+        self._handover = Handover(member.node, notice)
+        self._watch = ClusterWatch()
+        self._excluded = ""
         self._round_trouble = Trouble("round", member.node, self._emit)
         self._beat_trouble = Trouble("heartbeat", member.node, self._emit)
         self._healthy = True
@@ -115,6 +127,8 @@ class ShardManager:
                 await self._rounds()
                 heartbeat.cancel()
         finally:
+            self._running = False
+            self._leader.orders.refuse(NotLeader(node, None))
             self._table.end_session(Cause.SHUTDOWN)
             await self._calls.settled()
             await self._coordinator.close()
@@ -139,6 +153,25 @@ class ShardManager:
         """
         self._table.lost_epoch(shard, epoch)
 
+    async def order(self, given: Given) -> PlanChange:
+        """Carry out an order if this node leads; it is in the plan by then, so every later leader obeys it, too.
+
+        Waits for the coordinator for as long as the caller does: bound it. If that gives up, the order may or may not
+        be carried out, and may be repeated. Raises `NotLeader` or `OrderRefused`.
+        """
+        leader = self._view.leader if self._view is not None and self._joined.is_set() else None
+        if not self._running or leader != self._identity.node:
+            raise NotLeader(self._identity.node, leader)
+        self._coordinator.wake()
+        return await self._leader.orders.give(given)
+
+    async def end_session_of(self, node: str) -> bool:
+        """End the present session of another `node` by force, whoever leads: its shards go to others, and itself may
+        come back at once. Returns whether it had one. Raises `CoordinatorError`."""
+        view = await self._coordinator.view()
+        session = view.sessions.get(node)
+        return session is not None and await self._coordinator.evict(node, session.number)
+
     def set_healthy(self, healthy: bool) -> None:
         """Say whether this node can do its work; others take the shards of one that cannot, if they can."""
         if healthy != self._healthy:
@@ -154,6 +187,7 @@ class ShardManager:
         """A snapshot."""
         view = self._view
         plan = view.plan if view is not None else None
+        now_s = self._now_s()
         error = self._round_trouble.error or self._beat_trouble.error
         return ManagerStatus(
             member=self._member(),
@@ -161,9 +195,13 @@ class ShardManager:
             sessions_lost=self._session,
             leader=view.leader if view is not None else None,
             plan_version=plan.version if plan is not None else 0,
-            paused=plan.paused if plan is not None else False,
+            plan_reason=plan.reason if plan is not None else "",
+            orders=plan.orders if plan is not None else Orders(),
             members=view.members if view is not None else {},
+            sessions=view.sessions if view is not None else {},
             owners=plan.owners if plan is not None else {},
+            planned_for_s=self._watch.planned_for_s(now_s),
+            missing_for_s=self._watch.missing_for_s(now_s),
             shards=MappingProxyType(dict(self._table.states)),
             trouble=str(error) if error is not None else None,
         )
@@ -219,6 +257,7 @@ class ShardManager:
         self._session += 1
         logger.warning("session lost", extra={"node": self._identity.node, "shards": len(self._table.owned)})
         self._emit(SessionEnded(node=self._identity.node))
+        self._leader.orders.refuse(NotLeader(self._identity.node, None))
         self._table.end_session(Cause.SESSION_LOST)
         self._coordinator.wake()
 
@@ -271,7 +310,7 @@ class ShardManager:
             # The heartbeat has learnt meanwhile that the session is over: what was read is void.
             return
         self._see(view)
-        cause = Cause.DRAIN if self._drain is not None else Cause.PLAN
+        cause = Cause.DRAIN if self._drain is not None or self._excluded else Cause.PLAN
         self._table.reconcile(self._wanted(view), view.held, cause)
         await self._carry_out()
 
@@ -294,16 +333,35 @@ class ShardManager:
                 "leader changed", extra={"node": self._identity.node, "leader": view.leader, "previous": previous}
             )
             self._emit(LeaderChanged(leader=view.leader, previous=previous))
+        self._watch.see(view, self._now_s())
+        self._see_exclusion(view)
         version = before.plan.version if before is not None and before.plan is not None else 0
         if view.plan is not None and view.plan.version != version:
             mine = len(view.plan.shards_of(self._identity.node))
             self._emit(PlanSeen(version=view.plan.version, mine=mine))
 
+    def _see_exclusion(self, view: View) -> None:
+        """Tell when an order begins or ceases to keep shards from this node."""
+        orders = view.plan.orders if view.plan is not None else Orders()
+        me = self._identity
+        excluded = ""
+        if orders.excludes(me.node, me.incarnation):
+            excluded = "drained" if me.node in orders.drained else "evicted"
+        if excluded == self._excluded:
+            return
+        self._excluded = excluded
+        if excluded:
+            logger.warning("node is given no shards until it is undrained", extra={"node": me.node, "order": excluded})
+        else:
+            logger.info("node may be given shards again", extra={"node": me.node})
+        self._emit(ExclusionChanged(node=me.node, order=excluded))
+
     def _wanted(self, view: View) -> frozenset[int]:
+        now_s = self._now_s()
+        if self._drain is not None and not self._drain.serves_on(view, now_s):
+            return frozenset()
         mine = view.plan.shards_of(self._identity.node) if view.plan is not None else frozenset()
-        if self._drain is None or self._drain.serves_on(view, self._now_s()):
-            return mine
-        return frozenset()
+        return mine | self._handover.keeps(view, self._table.owned, now_s)
 
     async def _carry_out(self) -> None:
         """Do what the shards ask for, releases first, until an answer asks for nothing new."""
@@ -330,10 +388,9 @@ class ShardManager:
     def _pause_s(self) -> float:
         timings = self._timings
         pause = timings.handoff_poll if self._table.waits_for_lease else timings.poll
-        retry_s = self._table.next_retry_s()
-        if retry_s is None:
-            return pause.total_seconds()
-        return min(pause.total_seconds(), max(retry_s - self._now_s(), 0.001))
+        now_s = self._now_s()
+        ends = [end_s for end_s in (self._table.next_retry_s(), self._handover.next_end_s(now_s)) if end_s is not None]
+        return min([pause.total_seconds(), *(max(end_s - now_s, 0.001) for end_s in ends)])
 
     async def _drained(self, drain: Drain) -> bool:
         """While draining: leave if nothing is held any more, or give up when the time is over. True: it is done."""
@@ -369,3 +426,7 @@ class ShardManager:
             self._observer(event)
         except Exception:
             logger.exception("observer failed", extra={"kind": type(event).__name__})
+
+
+def _system_time() -> datetime:
+    return datetime.now(UTC)

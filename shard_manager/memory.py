@@ -7,9 +7,9 @@ import asyncio
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
-from shard_manager.coordinator import Lease, Member, Plan, View
+from shard_manager.coordinator import Lease, Member, Plan, SessionInfo, View
 from shard_manager.errors import (
     CoordinatorUnavailable,
     InvalidSetting,
@@ -26,6 +26,7 @@ class _Session:
     member: Member
     ttl_s: float
     expires_s: float
+    opened_s: float
     leases: dict[int, Lease] = field(default_factory=dict)
 
 
@@ -86,7 +87,7 @@ class MemoryCluster:
                 )
             del self._sessions[session.number]
         self._numbers += 1
-        self._sessions[self._numbers] = _Session(self._numbers, member, ttl_s, self.clock() + ttl_s)
+        self._sessions[self._numbers] = _Session(self._numbers, member, ttl_s, self.clock() + ttl_s, self.clock())
         self.changed()
         return self._numbers
 
@@ -102,6 +103,21 @@ class MemoryCluster:
 
     def members(self) -> dict[str, Member]:
         return {session.member.node: session.member for session in self._sessions.values()}
+
+    def sessions(self) -> dict[str, SessionInfo]:
+        return {
+            session.member.node: SessionInfo(
+                number=session.number, opened_at=datetime.fromtimestamp(session.opened_s, UTC)
+            )
+            for session in self._sessions.values()
+        }
+
+    def evict(self, node: str, number: int) -> bool:
+        session = self._sessions.get(number)
+        if session is None or session.member.node != node:
+            return False
+        self.end(number)
+        return True
 
     def leader(self) -> _Session | None:
         return min(self._sessions.values(), key=lambda session: session.number, default=None)
@@ -129,6 +145,8 @@ class MemoryCluster:
 
 class MemoryCoordinator:
     """One node's coordinator; see `Coordinator` for the contract."""
+
+    tells_at_once = True
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -171,6 +189,7 @@ class MemoryCoordinator:
             leader=leader.member.node if leader is not None else None,
             plan=self._cluster.plan,
             held=dict(session.leases),
+            sessions=self._cluster.sessions(),
         )
 
     async def write_plan(self, plan: Plan) -> None:
@@ -181,7 +200,7 @@ class MemoryCoordinator:
         found = self._cluster.plan.version if self._cluster.plan is not None else 0
         if found != plan.version - 1:
             raise PlanConflict(plan.version - 1, found)
-        self._cluster.plan = replace(plan, owners=dict(plan.owners), pins=dict(plan.pins))
+        self._cluster.plan = replace(plan, owners=dict(plan.owners))
         self._cluster.changed()
 
     async def acquire(self, shards: Collection[int]) -> Collection[Lease]:
@@ -195,6 +214,10 @@ class MemoryCoordinator:
             if session.leases.get(lease.shard) == lease:
                 del session.leases[lease.shard]
         self._cluster.changed()
+
+    async def evict(self, node: str, session: int) -> bool:
+        self._session("evict")
+        return self._cluster.evict(node, session)
 
     async def wait_change(self, timeout_s: float) -> None:
         try:

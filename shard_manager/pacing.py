@@ -3,7 +3,7 @@
 One node that vanishes alone is dead: its shards are given out at once. Several that vanish together, or anybody missing
 just after the leader's own session began, look more like a coordinator that was away and is coming back, and they get
 `loss_guard` to return before their shards move. Balance is never urgent: it waits until membership has been still for
-`settle`, and so long again after each round of moves.
+`settle`, and so long again after each round of moves. When people ask for it, only `wave` lies between the rounds.
 """
 
 from collections.abc import Collection
@@ -24,8 +24,10 @@ class Pace:
 class Pacing:
     """The leader's memory of one session. Times are seconds of any monotonic clock, the same for all calls."""
 
-    def __init__(self, *, settle: timedelta, loss_guard: timedelta, started_s: float) -> None:
+    def __init__(self, *, settle: timedelta, loss_guard: timedelta, wave: timedelta, started_s: float) -> None:
         self._settle_s = settle.total_seconds()
+        self._wave_s = wave.total_seconds()
+        self._next_wave_s: float | None = None
         self._guard_s = loss_guard.total_seconds()
         self._trusted_from_s = started_s + self._guard_s
         self._present: frozenset[str] = frozenset()
@@ -45,7 +47,7 @@ class Pacing:
         self._hold_until_s = {node: self._hold_until(node) for node in missing}
         return Pace(
             hold=frozenset(node for node, until_s in self._hold_until_s.items() if until_s > now_s),
-            voluntary=self._still_since_s + self._settle_s <= now_s,
+            voluntary=self._still_since_s + self._settle_s <= now_s or self._next_wave_is_due(now_s),
         )
 
     def _hold_until(self, node: str) -> float:
@@ -55,5 +57,18 @@ class Pacing:
         return max(until_s, self._trusted_from_s, self._hold_until_s.get(node, until_s))
 
     def moved(self, now_s: float) -> None:
-        """Shards were moved for balance: let that settle before the next round."""
+        """Shards were moved: let that settle before the next round for balance."""
         self._still_since_s = now_s
+        if self._next_wave_s is not None:
+            self._next_wave_s = now_s + self._wave_s
+
+    def hurry(self, now_s: float) -> None:
+        """Balance was asked for: until it is reached, do not wait for anything to settle."""
+        self._next_wave_s = now_s + self._wave_s
+
+    def balanced(self) -> None:
+        """Nothing is left to be moved for balance."""
+        self._next_wave_s = None
+
+    def _next_wave_is_due(self, now_s: float) -> bool:
+        return self._next_wave_s is not None and self._next_wave_s <= now_s

@@ -17,7 +17,8 @@ class ManagerTimings:
     holds. `reread`: at the latest after this, everything is read anew, whatever watches said.
     `backoff_initial`, `backoff_max`: the pause after a failed step doubles from one to the other.
     `fence_call`, `start_call`, `stop_call`: deadlines of the calls to the shard host; a graceful stop that takes longer
-    is made an immediate one. `settle`: voluntary moves wait until membership has not changed for so long.
+    is made an immediate one. `settle`: voluntary moves wait until membership has not changed for so long, and so long
+    lies between their rounds; `wave`, if people have asked for balance.
     `loss_guard`: shards of vanished nodes wait so long if several vanished together or the leader itself has only
     just come back, for then the coordinator was probably away and the others are about to return.
     `drain_handover`: a draining node serves on for so long, waiting for others to be given its shards.
@@ -36,13 +37,14 @@ class ManagerTimings:
     start_call: timedelta = timedelta(seconds=10)
     stop_call: timedelta = timedelta(seconds=10)
     settle: timedelta = timedelta(seconds=5)
+    wave: timedelta = timedelta(seconds=1)
     loss_guard: timedelta = timedelta(seconds=3)
     drain_handover: timedelta = timedelta(seconds=3)
     leave_limit: timedelta = timedelta(seconds=3)
     drain_limit: timedelta = timedelta(seconds=30)
 
     def __post_init__(self) -> None:
-        may_be_zero = {"settle", "loss_guard", "drain_handover"}
+        may_be_zero = {"settle", "wave", "loss_guard", "drain_handover"}
         for setting in fields(self):
             value: timedelta = getattr(self, setting.name)
             if value < _ZERO or (value == _ZERO and setting.name not in may_be_zero):

@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 import psycopg
 
-from shard_manager.coordinator import Lease, Member, Plan, View
+from shard_manager.coordinator import Lease, Member, Plan, SessionInfo, View
 from shard_manager.errors import InvalidSetting, SessionLost
 from shard_manager.postgres import leases as lease_rows
 from shard_manager.postgres import plans as plan_rows
@@ -34,6 +34,8 @@ class PostgresCoordinator:
     bounds each call. Two connections are used, opened when needed: one for the session alone, so that no other call
     can delay a renewal.
     """
+
+    tells_at_once = False
 
     def __init__(self, conninfo: str, *, deadline: timedelta = DEFAULT_DEADLINE) -> None:
         deadline_s = deadline.total_seconds()
@@ -88,8 +90,12 @@ class PostgresCoordinator:
             if session not in live:
                 return None
             return View(
-                members={member.node: member for member in live.values()},
-                leader=live[min(live)].node,
+                members={member.node: member for member, _ in live.values()},
+                sessions={
+                    member.node: SessionInfo(number=number, opened_at=opened_at)
+                    for number, (member, opened_at) in live.items()
+                },
+                leader=live[min(live)][0].node,
                 plan=await plan_rows.read_plan(connection, known),
                 held=await lease_rows.read_held(connection, session),
             )
@@ -120,6 +126,13 @@ class PostgresCoordinator:
         session = self._current()
         if not await self._work.call("release", lambda link: lease_rows.release_leases(link, session, leases)):
             self._lost(session)
+
+    async def evict(self, node: str, session: int) -> bool:
+        own = self._current()
+        ended = await self._work.call("evict", lambda link: session_rows.evict_session(link, own, node, session))
+        if ended is None:
+            self._lost(own)
+        return ended
 
     async def wait_change(self, timeout_s: float) -> None:
         try:

@@ -1,7 +1,7 @@
 """Statements on `coord_sessions`: who lives. Every time is the database's."""
 
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from shard_manager.coordinator import Member, MemberState
@@ -64,9 +64,27 @@ async def end_session(connection: AsyncConnection, session: int) -> None:
     await connection.execute(_END, (session,))
 
 
+# Only somebody with a live session may do it. Its row is locked by its owner's renewals for an instant at most.
+_EVICT: Final = """
+WITH own AS (SELECT FROM coord_sessions WHERE session_id = %(own)s AND expires_at > clock_timestamp()),
+evicted AS (
+    DELETE FROM coord_sessions WHERE session_id = %(session)s AND node = %(node)s AND EXISTS (SELECT FROM own)
+    RETURNING 1)
+SELECT EXISTS (SELECT FROM own), EXISTS (SELECT FROM evicted)"""
+
+
+async def evict_session(connection: AsyncConnection, own: int, node: str, session: int) -> bool | None:
+    """End session `session` of `node`; its leases go with it. False: it was over already. None: `own` is over."""
+    arguments = {"own": own, "session": session, "node": node}
+    row = await (await connection.execute(_EVICT, arguments)).fetchone()
+    if row is None or not row[0]:
+        return None
+    return bool(row[1])
+
+
 _SESSIONS: Final = """
 SELECT session_id, expires_at > clock_timestamp(), expires_at > clock_timestamp() + 1.5 * ttl,
-       node, incarnation, state, weight, address, expires_at, extract(epoch FROM ttl)::float8
+       node, incarnation, state, weight, address, expires_at, extract(epoch FROM ttl)::float8, opened_at
 FROM coord_sessions ORDER BY session_id"""
 
 # The inner select waits for nobody, so reapers never deadlock, and looks again at what a late renewal has changed.
@@ -78,21 +96,25 @@ DELETE FROM coord_sessions WHERE session_id IN (
 _REAP_STUCK: Final = "DELETE FROM coord_sessions WHERE session_id = %s AND expires_at = %s"
 
 
-async def read_live_sessions(connection: AsyncConnection, stuck: StuckSessions, now_s: float) -> Mapping[int, Member]:
-    """The members by session number, the leader's first; sessions that are over are deleted on the way.
+async def read_live_sessions(
+    connection: AsyncConnection, stuck: StuckSessions, now_s: float
+) -> Mapping[int, tuple[Member, datetime]]:
+    """The members by session number with when each session was opened, the leader's first; sessions that are over are
+    deleted on the way.
 
     `now_s` is by the monotonic clock of `stuck`.
     """
-    live: dict[int, Member] = {}
+    live: dict[int, tuple[Member, datetime]] = {}
     ahead: list[tuple[int, datetime, float]] = []
     rows = await (await connection.execute(_SESSIONS)).fetchall()
-    for session, lives, is_ahead, node, incarnation, state, weight, address, expires_at, ttl_s in rows:
+    for session, lives, is_ahead, node, incarnation, state, weight, address, expires_at, ttl_s, opened_at in rows:
         if is_ahead:
             ahead.append((session, expires_at, ttl_s))
         if lives:
-            live[session] = Member(
+            member = Member(
                 node=node, incarnation=incarnation, state=MemberState(state), weight=weight, address=address
             )
+            live[session] = (member, opened_at.astimezone(UTC))
     if len(live) < len(rows):
         await connection.execute(_REAP)
     for session, expires_at in stuck.find(ahead, now_s):

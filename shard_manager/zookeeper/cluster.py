@@ -5,7 +5,7 @@ import logging
 from typing import Final
 
 from shard_manager import plan_codec
-from shard_manager.coordinator import Member, Plan, View
+from shard_manager.coordinator import Member, Plan, SessionInfo, View
 from shard_manager.errors import InvalidSetting, NotLeader, PlanConflict, PlanCorrupt
 from shard_manager.zookeeper.leases import resolve, settle_uncertain
 from shard_manager.zookeeper.messages import (
@@ -15,7 +15,7 @@ from shard_manager.zookeeper.messages import (
     Refused,
     SetData,
 )
-from shard_manager.zookeeper.session import Session, commit, look_alive
+from shard_manager.zookeeper.session import Session, commit, look_alive, remove_session
 from shard_manager.zookeeper.tree import Unreadable, candidate_node, candidate_number, decode_member, encode_member
 
 logger = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ async def read_view(session: Session, *, fresh: bool) -> View:
         leader=candidate_node(leader),
         plan=session.plan,
         held=dict(session.held),
+        sessions=dict(session.sessions),
     )
 
 
@@ -70,6 +71,15 @@ async def write_plan(session: Session, plan: Plan) -> None:
         await _read_plan(session, fresh=True)
         raise PlanConflict(before, session.plan.version if session.plan is not None else 0) from refused
     await _read_plan(session, fresh=True)
+
+
+async def evict(session: Session, node: str, number: int) -> bool:
+    """End session `number` of `node`, if it is its present one; says whether it was. Raises `LinkLost`."""
+    await look_alive(session)
+    found = await session.link.get(session.tree.member(node))
+    if found is None or found[1].made_by != number:
+        return False
+    return await remove_session(session.link, session.tree, node, found[1].session)
 
 
 async def publish(session: Session, member: Member) -> None:
@@ -109,6 +119,7 @@ async def _read_members(session: Session, *, fresh: bool) -> None:
         return
     found = await asyncio.gather(*(link.get(tree.member(name)) for name in names))
     members: dict[str, Member] = {}
+    sessions: dict[str, SessionInfo] = {}
     for name, znode in zip(names, found, strict=True):
         if znode is None:
             continue
@@ -116,7 +127,10 @@ async def _read_members(session: Session, *, fresh: bool) -> None:
             members[name], _ = decode_member(name, znode[0])
         except Unreadable as error:
             logger.warning("member not understood", extra={"node": name, "error": str(error)})
-    session.members, session.members_stat = members, stat
+            continue
+        # Its znode is made anew in each session, by a later transaction.
+        sessions[name] = SessionInfo(number=znode[1].made_by, opened_at=znode[1].made_at)
+    session.members, session.sessions, session.members_stat = members, sessions, stat
 
 
 async def _read_plan(session: Session, *, fresh: bool) -> None:

@@ -19,7 +19,7 @@ from shard_manager.zookeeper.messages import (
     LinkState,
     Refused,
 )
-from shard_manager.zookeeper.meta import DrawGeneration, settle_generation
+from shard_manager.zookeeper.meta import DrawGeneration, look_at_tree, settle_generation
 from shard_manager.zookeeper.session import Session, begin_session
 from shard_manager.zookeeper.settings import ZookeeperSettings
 from shard_manager.zookeeper.tree import Tree, Unreadable
@@ -40,6 +40,8 @@ class ZookeeperCoordinator:
     `draw_generation` see `DrawGeneration`. `deadline` bounds each call, a join by twice as much; half the session's
     length if that is less. `clock` (monotonic seconds) is for the node's own renewals alone.
     """
+
+    tells_at_once = True
 
     def __init__(
         self,
@@ -78,10 +80,20 @@ class ZookeeperCoordinator:
         """Number and password of the ZooKeeper session, for tools that end it; kept after `close`."""
         return self._session.link.session if self._session is not None else None
 
+    async def look(self) -> None:
+        """Look whether the servers answer and the tree is nobody else's, without writing. Raises as `probe`."""
+        link = Link(self._settings, ttl_s=self._ttl_s or _PROBE_TTL_S, changed=self.wake)
+        try:
+            async with self._doing("look", self._deadline_s, link):
+                await link.open()
+                await look_at_tree(link, self._tree, self._cluster_id)
+        finally:
+            await self._end(link, _GRACE_S)
+
     async def probe(self) -> None:
         """Look whether a join could succeed: the servers answer, the credentials and the tree are right.
 
-        Raises `CoordinatorUnavailable`, `CoordinatorFailed` or `ForeignCluster`.
+        Makes the tree if it is missing. Raises `CoordinatorUnavailable`, `CoordinatorFailed` or `ForeignCluster`.
         """
         link = Link(self._settings, ttl_s=self._ttl_s or _PROBE_TTL_S, changed=self.wake)
         try:
@@ -158,6 +170,10 @@ class ZookeeperCoordinator:
     async def release(self, leases_: Collection[Lease]) -> None:
         async with self._calling("release") as session:
             await leases.release_leases(session, leases_)
+
+    async def evict(self, node: str, session: int) -> bool:
+        async with self._calling("evict") as own:
+            return await cluster.evict(own, node, session)
 
     async def wait_change(self, timeout_s: float) -> None:
         try:

@@ -12,6 +12,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from kazoo import exceptions as kazoo_errors
@@ -321,7 +322,13 @@ def _settle(future: "asyncio.Future[Any]", answer: Any) -> None:
 
 
 def _stat(found: Any) -> Stat:
-    return Stat(made_by=found.czxid, children_by=found.pzxid, version=found.version, session=found.ephemeralOwner or 0)
+    return Stat(
+        made_by=found.czxid,
+        made_at=datetime.fromtimestamp(found.ctime / 1000, UTC),
+        children_by=found.pzxid,
+        version=found.version,
+        session=found.ephemeralOwner or 0,
+    )
 
 
 def _raise_refusal(index: int, error: Exception) -> None:

@@ -1,6 +1,7 @@
 """What is said to ZooKeeper and what it answers: states, refusals, operations of a transaction."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -45,10 +46,11 @@ class LinkState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """Of a znode: the transactions that made it and that last changed its children, its version, its session (0: it is
-    not ephemeral)."""
+    """Of a znode: the transactions that made it and that last changed its children, when it was made by the server's
+    clock, its version, its session (0: it is not ephemeral)."""
 
     made_by: int
+    made_at: datetime
     children_by: int
     version: int
     session: int

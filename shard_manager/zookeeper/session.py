@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from shard_manager.coordinator import Lease, Member, Plan
+from shard_manager.coordinator import Lease, Member, Plan, SessionInfo
 from shard_manager.errors import NodeNameTaken
 from shard_manager.zookeeper.link import Link
 from shard_manager.zookeeper.messages import (
@@ -30,8 +30,8 @@ class Session:
     """One session from `join` to its end. `candidate` is the name of its candidate, `number` ZooKeeper's of it.
 
     `held` are the leases, `uncertain` shards whose last acquire or release got no answer. `leads` once it has been the
-    lowest candidate; it cannot cease to be that. `plan` and `members` are what was read last, with what tells whether
-    they have changed since.
+    lowest candidate; it cannot cease to be that. `plan`, `members` and `sessions` are what was read last, with what
+    tells whether they have changed since.
     """
 
     link: Link
@@ -47,6 +47,7 @@ class Session:
     plan: Plan | None = None
     plan_stat: Stat | None = None
     members: dict[str, Member] = field(default_factory=dict)
+    sessions: dict[str, SessionInfo] = field(default_factory=dict)
     members_stat: Stat | None = None
 
     @property
@@ -118,15 +119,25 @@ async def _end_predecessor(link: Link, tree: Tree, node: str, replaceable: Colle
         raise NodeNameTaken(node, incarnation=0, address="", expires_in_s=0.0) from error
     if holder.incarnation not in replaceable:
         raise NodeNameTaken(node, incarnation=holder.incarnation, address=holder.address, expires_in_s=ttl_s)
+    await remove_session(link, tree, node, stat.session)
+
+
+async def remove_session(link: Link, tree: Tree, node: str, number: int) -> bool:
+    """Remove all znodes of session `number` of `node` at once, as if it had expired; False: it has ended by itself.
+
+    Whatever its owner does from then on finds its candidate gone. A lease that it was given in the very moment stays
+    until its owner has found out, or its session expires.
+    """
     candidates = [name for name in await link.children(tree.candidates) if candidate_node(name) == node]
     leases = [tree.leases + "/" + name for name in await link.children(tree.leases)]
-    theirs = [path for path, session in await _sessions_of(link, leases) if session == stat.session]
+    theirs = [path for path, session in await _sessions_of(link, leases) if session == number]
     # The candidates go in the same step, and nothing may be deleted once they are gone: the leases may be others' then.
     doomed = [*map(tree.candidate, candidates), tree.member(node), *theirs]
     try:
         await link.commit([Delete(path) for path in doomed])
     except Refused:
-        return  # it has ended by itself meanwhile
+        return False
+    return True
 
 
 async def _sessions_of(link: Link, paths: list[str]) -> list[tuple[str, int]]:

@@ -2,12 +2,13 @@
 
 import asyncio
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from shard_manager.coordinator import Coordinator, Lease, Member, MemberState, Plan
 from shard_manager.errors import InvalidSetting, NodeNameTaken, NotLeader, PlanConflict, SessionLost
+from shard_manager.orders import Eviction, Orders, Pin
 from tests.contract.coordinator.benches import Bench
 
 TTL = timedelta(seconds=10)
@@ -27,8 +28,12 @@ def first_plan(**owners: list[int]) -> Plan:
         version=1,
         shards=8,
         owners={shard: node for node, shards in owners.items() for shard in shards},
-        pins={3: "b"},
-        paused=True,
+        orders=Orders(
+            paused=True,
+            pins={3: Pin(node="b", until=datetime(2030, 1, 1, tzinfo=UTC))},
+            drained=frozenset({"c"}),
+            evicted={"d": Eviction(incarnation=7, session=8)},
+        ),
         leader="a",
         reason="a reason with ' and ü",
     )
@@ -49,6 +54,8 @@ async def do(coordinator: Coordinator, call: str, lease: Lease) -> None:
             await coordinator.write_plan(first_plan(a=[0]))
         case "acquire":
             await coordinator.acquire([0])
+        case "evict":
+            await coordinator.evict("b", 1)
         case _:
             await coordinator.release([lease])
 
@@ -93,7 +100,7 @@ async def test_a_session_ends_its_ttl_after_the_last_renewal(bench: Bench) -> No
     assert len(await b.acquire([0, 1])) == 2
 
 
-@pytest.mark.parametrize("call", ["renew", "view", "write_plan", "acquire", "release"])
+@pytest.mark.parametrize("call", ["renew", "view", "write_plan", "acquire", "release", "evict"])
 async def test_every_call_tells_that_the_session_is_over_until_the_next_join(bench: Bench, call: str) -> None:
     a, b = await joined(bench, A), await joined(bench, B)
     lease = by_shard(await a.acquire([5]))[5]
@@ -108,7 +115,7 @@ async def test_every_call_tells_that_the_session_is_over_until_the_next_join(ben
     assert (await a.view()).held == {}
 
 
-@pytest.mark.parametrize("call", ["renew", "view", "write_plan", "acquire", "release"])
+@pytest.mark.parametrize("call", ["renew", "view", "write_plan", "acquire", "release", "evict"])
 async def test_a_session_past_its_time_is_over_even_if_nobody_has_noticed(bench: Bench, call: str) -> None:
     a = await joined(bench, A)
     lease = by_shard(await a.acquire([5]))[5]
@@ -225,7 +232,7 @@ async def test_a_plan_comes_back_as_it_was_written(bench: Bench) -> None:
     await a.write_plan(plan)
     assert (await a.view()).plan == plan
     assert (await b.view()).plan == plan
-    second = replace(plan, version=2, owners={0: "b"}, pins={}, paused=False)
+    second = replace(plan, version=2, owners={0: "b"}, orders=Orders())
     await a.write_plan(second)
     assert (await b.view()).plan == second
     assert (await b.view(fresh=True)).plan == second
@@ -351,3 +358,55 @@ async def test_a_wake_ends_the_wait_in_progress_or_the_next_one(bench: Bench) ->
     a.wake()
     async with asyncio.timeout(5):
         await waiting
+
+
+# Ending the session of another.
+
+
+async def test_an_evicted_session_is_over_and_its_leases_are_free_at_once(bench: Bench) -> None:
+    a, b = await joined(bench, A), await joined(bench, B)
+    old = by_shard(await b.acquire([1, 2]))
+    session = (await a.view()).sessions["b"]
+    assert await a.evict("b", session.number)
+    view = await a.view()
+    assert (set(view.members), set(view.sessions)) == ({"a"}, {"a"})
+    new = by_shard(await a.acquire([1, 2]))
+    assert all(new[shard] > old[shard] for shard in (1, 2))
+    for call in ("renew", "view", "acquire"):
+        with pytest.raises(SessionLost):
+            await (b.renew(B) if call == "renew" else do(b, call, old[1]))
+    assert set((await a.view(fresh=True)).held) == {1, 2}
+
+
+async def test_an_evicted_node_may_join_again_and_its_new_session_is_left_alone(bench: Bench) -> None:
+    a, b = await joined(bench, A), await joined(bench, B)
+    first = (await a.view()).sessions["b"]
+    assert await a.evict("b", first.number)
+    assert not await a.evict("b", first.number)
+    await b.join(B, ttl=TTL)
+    second = (await a.view()).sessions["b"]
+    assert second.number > first.number
+    assert second.opened_at >= first.opened_at
+    assert not await a.evict("b", first.number)
+    assert not await a.evict("a", second.number)
+    assert not await a.evict("nobody", second.number)
+    assert set((await b.view()).members) == {"a", "b"}
+
+
+async def test_a_leader_that_is_evicted_leads_no_more(bench: Bench) -> None:
+    a, b = await joined(bench, A), await joined(bench, B)
+    assert await b.evict("a", (await b.view()).sessions["a"].number)
+    assert (await b.view()).leader == "b"
+    await b.write_plan(first_plan(b=[0]))
+    with pytest.raises(SessionLost):
+        await a.write_plan(replace(first_plan(a=[0]), version=2))
+    await a.join(A, ttl=TTL)
+    assert (await a.view()).leader == "b"
+
+
+async def test_a_node_may_end_its_own_session_by_force(bench: Bench) -> None:
+    a, b = await joined(bench, A), await joined(bench, B)
+    assert await a.evict("a", (await a.view()).sessions["a"].number)
+    with pytest.raises(SessionLost):
+        await a.view()
+    assert set((await b.view()).members) == {"b"}

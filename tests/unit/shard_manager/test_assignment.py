@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from shard_manager.assignment import MoveCause, Planned, plan
 from shard_manager.coordinator import Member, MemberState, Plan
 from shard_manager.errors import InvalidSetting, ShardCountMismatch
+from shard_manager.orders import Eviction, Orders, Pin
 
 unhurried = settings(deadline=None)
 K = TypeVar("K")
@@ -35,8 +36,12 @@ def counts(planned: Plan | Planned) -> dict[str, int]:
     return dict(Counter(owners.values()))
 
 
+def pinned(pins: Mapping[int, str]) -> Orders:
+    return Orders(pins={shard: Pin(node=name) for shard, name in pins.items()})
+
+
 def stored(owners: Mapping[int, str], shards: int, *, paused: bool = False) -> Plan:
-    return Plan(version=5, shards=shards, owners=owners, paused=paused)
+    return Plan(version=5, shards=shards, owners=owners, orders=Orders(paused=paused))
 
 
 names = st.sampled_from([f"n{number}" for number in range(7)])
@@ -143,16 +148,16 @@ def test_while_paused_only_orphans_are_placed() -> None:
     previous = stored({shard: "a" if shard < 6 else "gone" for shard in range(8)}, 8, paused=True)
     planned = plan(nodes("a", "b"), previous, 8)
     assert counts(planned) == {"a": 6, "b": 2}
-    assert planned.plan.paused
-    assert counts(plan(nodes("a", "b"), planned.plan, 8, paused=False)) == {"a": 4, "b": 4}
+    assert planned.plan.orders.paused
+    assert counts(plan(nodes("a", "b"), planned.plan, 8, orders=Orders())) == {"a": 4, "b": 4}
 
 
 def test_a_pin_moves_its_shard_and_stays_in_the_plan() -> None:
     previous = plan(nodes("a", "b"), None, 64).plan
     shard = min(previous.shards_of("a"))
-    planned = plan(nodes("a", "b"), previous, 64, pins={shard: "b"})
+    planned = plan(nodes("a", "b"), previous, 64, orders=pinned({shard: "b"}))
     assert planned.plan.owners[shard] == "b"
-    assert planned.plan.pins == {shard: "b"}
+    assert planned.plan.orders == pinned({shard: "b"})
     assert counts(planned) == {"a": 32, "b": 32}
     later = plan(nodes("a"), planned.plan, 64)
     assert later.plan.owners[shard] == "a"
@@ -162,16 +167,16 @@ def test_a_pin_moves_its_shard_and_stays_in_the_plan() -> None:
 
 def test_more_pins_than_a_fair_share_are_kept_and_the_rest_is_shared() -> None:
     pins = dict.fromkeys(range(40), "a")
-    planned = plan(nodes("a", "b", "c"), None, 64, pins=pins)
+    planned = plan(nodes("a", "b", "c"), None, 64, orders=pinned(pins))
     assert counts(planned) == {"a": 40, "b": 12, "c": 12}
 
 
 def test_lifting_a_pin_alone_is_a_new_version() -> None:
-    previous = plan(nodes("a", "b"), None, 8, pins={1: "b"}).plan
-    planned = plan(nodes("a", "b"), previous, 8, pins={})
+    previous = plan(nodes("a", "b"), None, 8, orders=pinned({1: "b"})).plan
+    planned = plan(nodes("a", "b"), previous, 8, orders=Orders())
     assert planned.changed
     assert planned.plan.version == previous.version + 1
-    assert planned.plan.pins == {}
+    assert planned.plan.orders == Orders()
 
 
 def test_shards_of_nodes_on_hold_stay_with_them() -> None:
@@ -223,7 +228,46 @@ def test_bad_weights_are_refused(weight: float) -> None:
 
 def test_pins_of_shards_that_do_not_exist_are_refused() -> None:
     with pytest.raises(InvalidSetting, match="pins"):
-        plan(nodes("a"), None, 4, pins={4: "a"})
+        plan(nodes("a"), None, 4, orders=pinned({4: "a"}))
+
+
+def test_a_drained_node_gives_everything_away_even_while_paused() -> None:
+    previous = plan(nodes("a", "b"), None, 64).plan
+    planned = plan(nodes("a", "b"), previous, 64, orders=Orders(drained=frozenset({"b"}), paused=True))
+    assert counts(planned) == {"a": 64}
+    assert {move.cause for move in planned.moves} == {MoveCause.DRAIN}
+
+
+def test_an_eviction_is_of_one_process_not_of_the_name() -> None:
+    previous = plan(nodes("a", "b"), None, 64).plan
+    orders = Orders(evicted={"b": Eviction(incarnation=1, session=9)})
+    planned = plan(nodes("a", "b"), previous, 64, orders=orders)
+    assert counts(planned) == {"a": 64}
+    assert {move.cause for move in planned.moves} == {MoveCause.EVICT}
+    successor = Member(node="b", incarnation=2)
+    assert counts(plan([node("a"), successor], planned.plan, 64)) == {"a": 32, "b": 32}
+
+
+def test_nobody_holds_the_shards_of_an_evicted_or_drained_node_for_it() -> None:
+    previous = plan(nodes("a", "b", "c"), None, 63).plan
+    orders = Orders(evicted={"b": Eviction(incarnation=1, session=9)}, drained=frozenset({"c"}))
+    assert counts(plan(nodes("a"), previous, 63, orders=orders, hold={"b", "c"})) == {"a": 63}
+
+
+def test_drained_and_evicted_nodes_serve_not_even_if_there_is_no_other() -> None:
+    previous = plan(nodes("a", "b"), None, 4).plan
+    orders = Orders(evicted={"b": Eviction(incarnation=1, session=9)}, drained=frozenset({"a"}))
+    assert plan(nodes("a", "b"), previous, 4, orders=orders).plan.owners == {}
+
+
+def test_a_moved_shard_moves_once_and_another_goes_the_other_way() -> None:
+    previous = plan(nodes("a", "b"), None, 64).plan
+    shard = min(previous.shards_of("a"))
+    planned = plan(nodes("a", "b"), previous, 64, moves={shard: "b"}, max_moves=1)
+    assert [(move.shard, move.cause) for move in planned.moves if move.target == "b"] == [(shard, MoveCause.ORDER)]
+    assert [move.cause for move in planned.moves if move.target == "a"] == [MoveCause.BALANCE]
+    assert planned.plan.orders == Orders()
+    assert not plan(nodes("a", "b"), planned.plan, 64).changed
 
 
 # Properties.
@@ -239,7 +283,7 @@ def test_every_shard_has_a_serving_owner_if_there_is_one(
 ) -> None:
     everyone, previous, shards = situation
     pins = {shard: pin for shard, pin in pins.items() if shard < shards}
-    planned = plan(everyone, previous, shards, weights=weights, pins=pins, max_moves=max_moves)
+    planned = plan(everyone, previous, shards, weights=weights, orders=pinned(pins), max_moves=max_moves)
     up = {member.node for member in everyone if member.state is UP}
     serving = up or {member.node for member in everyone if member.state is UNHEALTHY}
     if serving:
@@ -258,7 +302,7 @@ def test_planning_again_changes_nothing(
 ) -> None:
     everyone, previous, shards = situation
     pins = {shard: pin for shard, pin in pins.items() if shard < shards}
-    first = plan(everyone, previous, shards, weights=weights, pins=pins)
+    first = plan(everyone, previous, shards, weights=weights, orders=pinned(pins))
     again = plan(everyone, first.plan, shards, weights=weights)
     assert again.moves == ()
     assert again.plan is first.plan
@@ -312,7 +356,7 @@ def test_the_order_of_members_and_mappings_does_not_matter(
 ) -> None:
     everyone, previous, shards = situation
     pins = {shard: pin for shard, pin in pins.items() if shard < shards}
-    planned = plan(everyone, previous, shards, weights=weights, pins=pins, max_moves=max_moves)
+    planned = plan(everyone, previous, shards, weights=weights, orders=pinned(pins), max_moves=max_moves)
     if previous is not None:
         previous = replace(previous, owners=shuffled(previous.owners, chance))
     again = plan(
@@ -320,7 +364,7 @@ def test_the_order_of_members_and_mappings_does_not_matter(
         previous,
         shards,
         weights=shuffled(weights, chance),
-        pins=shuffled(pins, chance),
+        orders=pinned(shuffled(pins, chance)),
         max_moves=max_moves,
     )
     assert again.plan == planned.plan

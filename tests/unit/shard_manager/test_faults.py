@@ -28,6 +28,8 @@ FAST = replace(TIMINGS, session_ttl=ms(500), heartbeat=ms(50), poll=ms(10), hand
 class Flaky:
     """A coordinator whose calls fail at random, half of them only after they have been carried out."""
 
+    tells_at_once = True
+
     def __init__(self, cluster: MemoryCluster, chance: random.Random) -> None:
         self._inner = MemoryCoordinator(cluster)
         self._chance = chance
@@ -67,6 +69,9 @@ class Flaky:
 
     async def release(self, leases: Collection[Lease]) -> None:
         await self._maybe("release", lambda: self._inner.release(leases))
+
+    async def evict(self, node: str, session: int) -> bool:
+        return await self._maybe("evict", lambda: self._inner.evict(node, session))
 
     async def wait_change(self, timeout_s: float) -> None:
         await self._inner.wait_change(timeout_s)

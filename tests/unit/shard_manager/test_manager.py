@@ -25,6 +25,7 @@ from shard_manager.events import (
 )
 from shard_manager.lease import Active
 from shard_manager.memory import MemoryCoordinator
+from shard_manager.orders import Orders, Pin
 from tests.unit.shard_manager.cluster import TIMINGS, Site, bounded, ms
 from tests.unit.shard_manager.virtual_time import virtual_time
 
@@ -189,7 +190,7 @@ async def test_losing_the_session_cuts_a_graceful_stop_short(site: Site) -> None
         other = MemoryCoordinator(site.cluster)
         plan = (await a.coordinator.view()).plan
         assert plan is not None
-        pinned = replace(plan, version=2, owners={**plan.owners, 3: "b"}, pins={3: "b"})
+        pinned = replace(plan, version=2, owners={**plan.owners, 3: "b"}, orders=Orders(pins={3: Pin(node="b")}))
         await other.join(Member(node="b", incarnation=1), ttl=ms(60_000))
         await a.coordinator.write_plan(pinned)
         a.coordinator.wake()
@@ -210,7 +211,9 @@ async def test_a_lease_that_nobody_asked_for_is_given_back(site: Site) -> None:
         await other.join(Member(node="b", incarnation=1), ttl=ms(60_000))
         plan = site.cluster.plan
         assert plan is not None
-        await a.coordinator.write_plan(replace(plan, version=2, owners={**plan.owners, 3: "b"}, pins={3: "b"}))
+        await a.coordinator.write_plan(
+            replace(plan, version=2, owners={**plan.owners, 3: "b"}, orders=Orders(pins={3: Pin(node="b")}))
+        )
         await a.events.until(lambda: 3 not in a.owned and 3 in site.hosts["a"].given_back)
         await a.coordinator.acquire([3])
         leases = await other.acquire([3])
@@ -542,7 +545,8 @@ async def test_an_operators_plan_is_obeyed(site: Site) -> None:
         plan = site.cluster.plan
         assert isinstance(plan, Plan)
         shard = min(b.owned)
-        await a.coordinator.write_plan(replace(plan, version=plan.version + 1, pins={shard: "a"}, paused=True))
+        orders = Orders(pins={shard: Pin(node="a")}, paused=True)
+        await a.coordinator.write_plan(replace(plan, version=plan.version + 1, orders=orders))
         await a.events.until(lambda: shard in a.owned)
         acquired = a.events.of(ShardAcquired)[-1]
         assert acquired == ShardAcquired(shard=shard, epoch=site.fences.epochs[shard], cause=Cause.PLAN)

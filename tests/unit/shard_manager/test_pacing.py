@@ -9,7 +9,9 @@ PLAN = Plan(version=1, shards=6, owners={0: "a", 1: "a", 2: "b", 3: "b", 4: "c",
 
 
 def pacing() -> Pacing:
-    return Pacing(settle=timedelta(seconds=5), loss_guard=timedelta(seconds=3), started_s=100.0)
+    return Pacing(
+        settle=timedelta(seconds=5), loss_guard=timedelta(seconds=3), wave=timedelta(seconds=1), started_s=100.0
+    )
 
 
 def test_a_single_node_with_nothing_to_wait_for_waits_for_nothing() -> None:
