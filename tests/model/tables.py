@@ -92,7 +92,7 @@ def claim(job: Job, epoch: int, worker: int) -> Job | None:
 
 def is_open(job: Job, number: int, removed: Removed = ()) -> bool:
     """Whether claim `number` may still be answered: the join of `FINISH`, `REQUEUE` and `LOAD_FACTS`."""
-    if job.is_final:
+    if job.is_final or not number:
         return False
     return number == (job.claim if Protection.OPEN_CLAIM in removed else job.open_claim)
 
@@ -117,9 +117,28 @@ def requeue(job: Job, number: int, *, burn: bool, keep_open: bool = False, remov
 
 def is_running(job: Job, number: int) -> bool:
     """`Recheck.OPEN`, with the join on the open claim: what a fenced ending acts on at most."""
-    return job.state is State.RUNNING and job.open_claim == number
+    return job.state is State.RUNNING and is_open(job, number)
 
 
 def is_lost(job: Job, number: int, *, lease_over: bool, removed: Removed = ()) -> bool:
     """`Recheck.WORKER_LOST`."""
     return is_running(job, number) and (lease_over or Protection.REAPER_RECHECK in removed)
+
+
+def is_overdue(job: Job, number: int, *, grace_over: bool) -> bool:
+    """`Recheck.TIMED_OUT`; a cancel counts as the end of the attempt's time."""
+    return is_running(job, number) and (grace_over or job.cancel_requested)
+
+
+def cancel(job: Job) -> Job | None:
+    """`server.store.jobs_control.CANCEL`."""
+    if job.is_final:
+        return None
+    if job.state is State.RUNNING:
+        return job._replace(cancel_requested=True)
+    return job._replace(state=State.CANCELLED, open_claim=0)
+
+
+def revive(job: Job) -> Job | None:
+    """`server.store.jobs_control.REVIVE`: claims go on being counted, so that none comes twice."""
+    return Job(claim=job.claim) if job.state in (State.FAILED, State.CANCELLED) else None
