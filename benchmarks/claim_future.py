@@ -34,7 +34,7 @@ async def run(*, quick: bool) -> Report:
             0
         ]
         epochs = await shards.fence_in(database, [(shard, 1, 1) for shard in range(SHARDS)], "bench", 1)
-        worker = await workers.register(database, 1, "bench", 1, "", b"{}", timedelta(hours=1))
+        worker = (await workers.admit(database, 1, "bench", 1, "", b"{}", timedelta(hours=1))).worker_id
         assert worker is not None
         bench = _Bench(database, handler, worker, epochs)
         await bench.rounds(10)

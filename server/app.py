@@ -113,6 +113,7 @@ class Node:
             limits=self._limits(),
         )
         self.cluster = ManagerClusterView(lambda: self.manager.status(), config.coordinator)
+        self.engine.liveness.alone = lambda: self.cluster.leader() == config.node and len(self.cluster.members()) == 1
         self.channels = PeerChannels(config.node, self._addresses)
         self.workers = self._worker_service()
         self.server = ApiServer([self.jobs, self._schedule_service(), self.workers, self._admin_service()])

@@ -59,6 +59,7 @@ class Engine:
         self._store = store
         self._tasks: list[asyncio.Task[None]] = []
         self._give_backs: set[asyncio.Task[None]] = set()
+        self._reap_now = asyncio.Event()
         self.firer = Firer(
             store=firing,
             ownership=self.ownership,
@@ -110,7 +111,9 @@ class Engine:
             undelivered=self.give_back,
         )
         self.completer = Completer(store=store, ownership=self.ownership, slots=self.slots, ender=self.ender)
-        self.liveness = Liveness(store=store, slots=self.slots, clock=self.clock, timings=timings)
+        self.liveness = Liveness(
+            store=store, slots=self.slots, clock=self.clock, timings=timings, on_lost=self._reap_now.set
+        )
         self.reaper = Reaper(
             store=store,
             ownership=self.ownership,
@@ -143,9 +146,10 @@ class Engine:
             "keeper": self.keeper.run(),
             "firer": self.firer.run(),
             "leases": self.liveness.run(),
+            "resets": self.liveness.resets.run(),
             "deadlines": self.deadlines.run(),
             "parking": self.parking.run(),
-            "reaper": every(reap_s, "reaper", self.reaper.reap_once),
+            "reaper": every(reap_s, "reaper", self.reaper.reap_once, wake=self._reap_now),
             "audit": every(audit_s, "audit", self.adoption.audit),
             "demand": every(0.5, "demand", self._tell_demand),
         }
@@ -155,6 +159,7 @@ class Engine:
 
     async def drain(self, grace: timedelta) -> None:
         """Wait until claims and results under way are through; shards have been stopped before."""
+        self.liveness.stop()
         for session in self.slots.sessions():
             session.link.send_drain(grace)
         await self.firer.stop()
@@ -163,9 +168,9 @@ class Engine:
 
     async def stop(self) -> None:
         """End the loops and close every session."""
+        self.liveness.stop()
         for session in self.slots.sessions():
             session.link.close()
-        self.liveness.stop()
         tasks = [*self._tasks, *self._give_backs]
         for task in tasks:
             task.cancel()

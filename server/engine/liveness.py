@@ -5,24 +5,32 @@ alive. An owner never reaps a worker that it hears itself. Reaping by lease star
 worked for one full lease since they last resumed: neither an outage of the database nor a jump of its clock counts as
 silence of a worker. And a lease counts as over only if it was so at this node's latest renewal: if this process itself
 is held up, for however long and at whatever instruction, leases that end meanwhile prove nothing.
+
+A name belongs to one live incarnation in the whole cluster. A newer one takes over only if no node hears the older one.
 """
 
 import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import TypeAlias
+from weakref import WeakValueDictionary
 
 from server.domain.ending import NO_LEASE
 from server.engine.clock import DatabaseClock
 from server.engine.loops import every
 from server.engine.ports import OutcomeUnknown, StoreUnavailable, WorkerStore
+from server.engine.resets import Resets
 from server.engine.slots import SlotBook, WorkerSession
 from server.engine.timings import EngineTimings
 
 log = logging.getLogger(__name__)
+
+Name: TypeAlias = tuple[int, str]
+"""Namespace id and name of a worker."""
 
 
 class WorkerRefused(Exception):
@@ -32,46 +40,80 @@ class WorkerRefused(Exception):
 class Liveness:
     """Keeps the leases of connected workers."""
 
-    def __init__(self, *, store: WorkerStore, slots: SlotBook, clock: DatabaseClock, timings: EngineTimings) -> None:
+    def __init__(
+        self,
+        *,
+        store: WorkerStore,
+        slots: SlotBook,
+        clock: DatabaseClock,
+        timings: EngineTimings,
+        on_lost: Callable[[], None],
+    ) -> None:
+        """`on_lost` is called when workers were given up because their streams broke."""
         self._store = store
         self._slots = slots
         self._clock = clock
         self._timings = timings
+        self._tick_s = min(1.0, timings.heartbeat.total_seconds() / 2)
+        self._settling = timedelta(seconds=2.5 * self._tick_s)
+        """A node that hears a worker has spoken for it after this time."""
         self._resumed_at: float | None = None
         self._renewed_at = 0.0
         self._renewed_as_of = NO_LEASE
-        self._grace: dict[int, asyncio.Task[None]] = {}
-        self._arriving: Counter[tuple[int, str]] = Counter()
-        self._arrived_at: dict[tuple[int, str], float] = {}
-        self.lost: set[int] = set()
-        """Workers whose stream broke and that did not come back in time: their lease was ended on this evidence."""
+        self._doors: WeakValueDictionary[Name, asyncio.Lock] = WeakValueDictionary()
+        self._arriving: Counter[Name] = Counter()
+        self._arrived_at: dict[Name, float] = {}
+        self._expected: dict[int, tuple[Name, float]] = {}
+        """Workers that were let in and are not connected yet, with the time of their admission."""
+        self.alone: Callable[[], bool] = lambda: False
+        """Whether this node is surely the only one of its cluster."""
+        self.resets = Resets(
+            store=store, slots=slots, timings=timings, may_return=self._may_still_return, on_lost=on_lost
+        )
 
     async def run(self) -> None:
         """Renew leases for ever."""
-        await every(min(1.0, self._timings.heartbeat.total_seconds() / 2), "worker leases", self.renew)
+        await every(self._tick_s, "worker leases", self.renew)
 
     async def admit(self, namespace_id: int, name: str, incarnation: int, sdk: str, slots: Mapping[str, int]) -> int:
         """Start the lease of a worker and return its id; raises `WorkerRefused`.
 
-        A newer incarnation supersedes older ones of its name unless one of them is connected and heard.
+        A newer incarnation supersedes the older one of its name unless that is connected to a node and heard. It takes
+        up to 2.5 s until nodes have said so.
         """
-        others = await self._store.other_incarnations(namespace_id, name, incarnation)
-        if any(self._slots.heard(other) for other in others):
+        door = self._doors.setdefault((namespace_id, name), asyncio.Lock())
+        async with door:
+            deadline = time.monotonic() + self._settling.total_seconds() + self._tick_s
+            while True:
+                admission = await self._store.admit_worker(
+                    namespace_id,
+                    name,
+                    incarnation,
+                    sdk,
+                    slots,
+                    self._timings.worker_lease,
+                    heard=self._heard_as((namespace_id, name)),
+                    alone=self.alone(),
+                    settling=self._settling,
+                )
+                if not admission.undecided or time.monotonic() > deadline:
+                    break
+                await asyncio.sleep(self._tick_s / 4)
+            if admission.superseded:
+                older = list(admission.superseded)
+                log.info("worker superseded by a newer incarnation", extra={"worker": name, "older": older})
+            if admission.worker_id is not None:
+                self._expected[admission.worker_id] = (namespace_id, name), time.monotonic()
+                return admission.worker_id
+        if admission.name_taken or admission.undecided:
             raise WorkerRefused(
                 f"worker {name!r} is already connected as another incarnation: give each worker its own name, "
                 "or stop the other one first"
             )
-        if others:
-            await self._store.end_workers(others, "superseded")
-            log.info("worker superseded by a newer incarnation", extra={"worker": name, "older": others})
-        lease = self._timings.worker_lease
-        worker_id = await self._store.register_worker(namespace_id, name, incarnation, sdk, slots, lease)
-        if worker_id is None:
-            raise WorkerRefused(
-                f"this incarnation of worker {name!r} was superseded or has said goodbye: start it again "
-                "with a new incarnation"
-            )
-        return worker_id
+        raise WorkerRefused(
+            f"this incarnation of worker {name!r} was superseded or has said goodbye: start it again "
+            "with a new incarnation"
+        )
 
     @contextmanager
     def arriving(self, namespace_id: int, name: str) -> Iterator[None]:
@@ -90,38 +132,39 @@ class Liveness:
 
     def attached(self, worker_id: int) -> None:
         """A worker is connected: it came back, if it was awaited."""
-        self.lost.discard(worker_id)
-        task = self._grace.pop(worker_id, None)
-        if task is not None:
-            task.cancel()
+        self._expected.pop(worker_id, None)
+        self.resets.returned(worker_id)
 
     def stream_lost(self, session: WorkerSession) -> None:
-        """A stream broke without goodbye: give the worker its time to come back, then end its lease."""
-        worker_id = session.worker_id
-        if worker_id in self._grace or self._slots.of_worker(worker_id) is not None:
-            return
-        task = asyncio.create_task(self._after_grace(session), name=f"grace-{worker_id}")
-        self._grace[worker_id] = task
-        task.add_done_callback(lambda done: self._grace_over(worker_id, done))
+        """A stream broke without goodbye: give the worker its time to come back, to whichever node."""
+        self.resets.stream_lost(session)
 
     async def goodbye(self, worker_id: int, reason: str) -> None:
         """A worker stopped: what it still held goes back at once."""
+        self.resets.returned(worker_id)
         await self._store.end_workers([worker_id], reason or "goodbye")
 
     async def renew(self) -> None:
-        """Renew the leases of the workers that were heard lately."""
+        """Renew the leases of the workers that were heard lately, and part with those that have ended."""
         sent = time.monotonic()
+        heard = {worker_id: timedelta(seconds=age) for worker_id, age in self._slots.heard_workers().items()}
+        quiet = self._timings.heartbeat * 1.5
         try:
-            now = await self._store.renew_workers(self._slots.heard_workers(), self._timings.worker_lease)
+            renewal = await self._store.renew_workers(heard, self._timings.worker_lease, quiet)
         except (StoreUnavailable, OutcomeUnknown):
             self._resumed_at = None
             raise
         received = time.monotonic()
-        self._clock.observe(now, sent, received)
+        self._clock.observe(renewal.now, sent, received)
         stalled = received - self._renewed_at > self._timings.worker_lease.total_seconds() / 2
         if self._resumed_at is None or stalled:
             self._resumed_at = received
-        self._renewed_at, self._renewed_as_of = received, now
+        self._renewed_at, self._renewed_as_of = received, renewal.now
+        for worker_id in renewal.ended:
+            session = self._slots.of_worker(worker_id)
+            if session is not None:
+                log.info("stream closed: the worker's incarnation has ended", extra={"worker": session.name})
+                session.link.close()
 
     def leases_judged_until(self) -> datetime:
         """Return the database time at which a lease has to have been over to prove silence.
@@ -140,39 +183,18 @@ class Liveness:
         return self.leases_judged_until() != NO_LEASE
 
     def stop(self) -> None:
-        """Cancel the waits for lost workers."""
-        for task in list(self._grace.values()):
-            task.cancel()
+        """Doubt no worker any more: from now on streams end because this node stops."""
+        self.resets.stop()
 
-    async def _after_grace(self, session: WorkerSession) -> None:
-        """End the lease of a worker that does not come back within the grace.
+    def _heard_as(self, name: Name) -> list[int]:
+        """Return the ids of the workers of a name that this node hears or has just let in."""
+        now, patience = time.monotonic(), self._timings.reset_grace.total_seconds()
+        self._expected = {one: (of, at) for one, (of, at) in self._expected.items() if now - at < patience}
+        expected = [worker_id for worker_id, (of, _) in self._expected.items() if of == name]
+        connected = [one for one in self._slots.sessions() if (one.namespace_id, one.name) == name]
+        return expected + [one.worker_id for one in connected if self._slots.heard(one.worker_id)]
 
-        Only time in which it could have come back counts: the grace starts anew when this process was held up, while
-        the database is away, for then nobody can be admitted, and when the worker is at the door.
-        """
-        worker_id, name = session.worker_id, session.name
-        key = (session.namespace_id, name)
-        grace = self._timings.reset_grace.total_seconds()
-        step, waited = grace / 10, 0.0
-        while self._slots.of_worker(worker_id) is None:
-            if waited < grace:
-                before = time.monotonic()
-                await asyncio.sleep(step)
-                held_up = time.monotonic() - before > step + grace / 2
-                here = key in self._arriving or self._arrived_at.get(key, 0.0) >= before
-                waited = 0.0 if held_up or here or self._resumed_at is None else waited + step
-                continue
-            try:
-                await self._store.expire_worker_lease(worker_id)
-            except (StoreUnavailable, OutcomeUnknown):
-                waited = 0.0
-                continue
-            self.lost.add(worker_id)
-            log.info("worker lost: its stream broke and it did not come back", extra={"worker": name})
-            return
-
-    def _grace_over(self, worker_id: int, task: asyncio.Task[None]) -> None:
-        if self._grace.get(worker_id) is task:
-            del self._grace[worker_id]
-        if not task.cancelled() and task.exception() is not None:
-            log.error("wait for a lost worker failed", exc_info=task.exception())
+    def _may_still_return(self, session: WorkerSession, since: float) -> bool:
+        """Whether time since then is none in which the worker failed to come back: nobody could, or it is here."""
+        key = (session.namespace_id, session.name)
+        return key in self._arriving or self._arrived_at.get(key, 0.0) >= since or self._resumed_at is None

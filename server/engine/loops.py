@@ -34,9 +34,11 @@ class Backoff:
         return bound * random.uniform(0.5, 1.0)
 
 
-async def every(interval_s: float, name: str, step: Callable[[], Awaitable[None]]) -> None:
-    """Run `step` for ever, `interval_s` apart; a failing step is logged once per streak and kind of error, and tried
-    again later."""
+async def every(
+    interval_s: float, name: str, step: Callable[[], Awaitable[None]], *, wake: asyncio.Event | None = None
+) -> None:
+    """Run `step` for ever, `interval_s` apart, sooner when `wake` is set; a failing step is logged once per streak and
+    kind of error, and tried again later."""
     backoff = Backoff()
     logged: type[Exception] | None = None
     while True:
@@ -53,4 +55,16 @@ async def every(interval_s: float, name: str, step: Callable[[], Awaitable[None]
             if logged is not type(error):
                 log.exception("loop step failed", extra={"loop": name})
             logged, pause = type(error), max(interval_s, backoff.next_s())
-        await asyncio.sleep(pause)
+        await _pause(pause, wake)
+
+
+async def _pause(seconds: float, wake: asyncio.Event | None) -> None:
+    if wake is None:
+        await asyncio.sleep(seconds)
+        return
+    try:
+        async with asyncio.timeout(seconds):
+            await wake.wait()
+    except TimeoutError:
+        pass
+    wake.clear()

@@ -8,6 +8,7 @@ from server.domain.due import ClaimResult, DueJob, Probe
 from server.domain.ending import Ended, FencedEnds, Recheck, RunningJob
 from server.domain.job import AttemptRef, ClaimedJob
 from server.domain.outcome import AckStatus, AttemptFacts, Finish, Requeue
+from server.domain.worker_lease import Admission, Losses, Renewal
 
 
 class StoreUnavailable(Exception):
@@ -113,28 +114,45 @@ class RunningStore(Protocol):
         """Remove dedupe keys whose time is over and whose job is gone, fenced."""
 
     async def dead_workers(self, worker_ids: Sequence[int], *, as_of: datetime) -> list[int]:
-        """Return those workers that have ended, or whose lease is over and was so at `as_of`."""
+        """Return those workers that have ended or are lost, or whose lease is over and was so at `as_of`."""
 
 
 class WorkerStore(Protocol):
     """Leases of workers. Methods raise as in `DueStore`."""
 
-    async def register_worker(
-        self, namespace_id: int, name: str, incarnation: int, sdk: str, slots: Mapping[str, int], lease: timedelta
-    ) -> int | None:
-        """Start or renew an incarnation's lease and return its id; None if the incarnation has ended."""
+    async def admit_worker(
+        self,
+        namespace_id: int,
+        name: str,
+        incarnation: int,
+        sdk: str,
+        slots: Mapping[str, int],
+        lease: timedelta,
+        *,
+        heard: Sequence[int],
+        alone: bool,
+        settling: timedelta,
+    ) -> Admission:
+        """Start or renew an incarnation's lease, unless another one of its name lives; else that one ends.
 
-    async def other_incarnations(self, namespace_id: int, name: str, incarnation: int) -> list[int]:
-        """Return the ids of other incarnations of the name that have not ended."""
+        `heard` are ids that this node hears. A node that is `alone` believes only itself, any other one also the
+        leases; a doubt in one that is younger than `settling` leaves the question open.
+        """
 
-    async def renew_workers(self, worker_ids: Sequence[int], lease: timedelta) -> datetime:
-        """Renew the leases that need it; return the database clock."""
+    async def renew_workers(self, heard: Mapping[int, timedelta], lease: timedelta, quiet: timedelta) -> Renewal:
+        """Renew the leases that need it, from when their workers were heard, given as time that has passed since.
+
+        Doubts about these workers go. One not heard for `quiet` gets all that is due to it, for it may be the last.
+        """
 
     async def end_workers(self, worker_ids: Sequence[int], reason: str) -> None:
         """End incarnations for good."""
 
-    async def expire_worker_lease(self, worker_id: int) -> None:
-        """End the lease of a worker whose stream was reset and that did not come back."""
+    async def doubt_workers(self, worker_ids: Sequence[int]) -> None:
+        """Note that a stream of each of these workers broke just now."""
+
+    async def lose_workers(self, worker_ids: Sequence[int], grace: timedelta) -> Losses:
+        """Give up those workers that have been in doubt, for all nodes, for at least `grace`."""
 
 
 class ShardStore(Protocol):

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from server.domain.ending import ANY_LEASE, Ended, Recheck, RunningJob
+from server.domain.ending import Ended, Recheck, RunningJob
 from server.domain.job import AttemptRef
 from server.domain.outcome import TimedOut, WorkerLost, decide
 from server.engine.clock import DatabaseClock
@@ -58,13 +58,10 @@ class Reaper:
     async def reap_once(self) -> None:
         """Look for lost workers once, and end their attempts."""
         suspects = [worker for worker in self._registry.workers() if not self._slots.heard(worker)]
-        self._liveness.lost.intersection_update(suspects)
         await self._reap(suspects, self._liveness.leases_judged_until())
-        # The leases of these were ended on evidence of its own.
-        await self._reap([worker for worker in suspects if worker in self._liveness.lost], ANY_LEASE)
 
     async def _reap(self, suspects: list[int], as_of: datetime) -> None:
-        """End the attempts of those suspects that have ended, or whose lease was over at `as_of`."""
+        """End the attempts of those suspects that have ended or are lost, or whose lease was over at `as_of`."""
         if not suspects:
             return
         found = await self._store.dead_workers(suspects, as_of=as_of)

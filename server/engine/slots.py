@@ -87,10 +87,12 @@ class SlotBook:
         session = self._sessions.get(worker_id)
         return session is not None and self._responsive(session, time.monotonic())
 
-    def heard_workers(self) -> list[int]:
-        """Return the workers that were heard lately, for the renewal of their leases."""
+    def heard_workers(self) -> dict[int, float]:
+        """Return how many seconds ago each worker was heard, of those that were heard lately."""
         now = time.monotonic()
-        return [one.worker_id for one in self._sessions.values() if self._responsive(one, now)]
+        return {
+            one.worker_id: max(0.0, now - one.heard_at) for one in self._sessions.values() if self._responsive(one, now)
+        }
 
     def view(self, handler_id: int) -> tuple[int, int, int]:
         """Return the workers, slots and free slots of a handler."""

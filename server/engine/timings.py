@@ -21,7 +21,7 @@ class EngineTimings:
     """An attempt that was told to stop may take this long before it is superseded."""
     sweep: timedelta = timedelta(seconds=1)
     """Each owned partition is looked through this often for what no nudge told of."""
-    reap: timedelta = timedelta(seconds=1)
+    reap: timedelta = timedelta(milliseconds=500)
     """Lost workers and overdue attempts are looked for this often."""
     audit: timedelta = timedelta(seconds=5)
     """Running attempts that this node did not hand over itself are asked for this often."""
@@ -35,4 +35,7 @@ class EngineTimings:
                 raise InvalidInput(field.name, getattr(self, field.name), "has to be longer than 0")
         if self.worker_lease < 3 * self.heartbeat:
             raise InvalidInput("worker_lease", self.worker_lease, "has to be at least three heartbeats")
+        if self.reset_grace < self.heartbeat:
+            # Within it, the other nodes that hear the worker have to say so.
+            raise InvalidInput("reset_grace", self.reset_grace, "has to be at least one heartbeat")
         return self

@@ -10,6 +10,7 @@ from server.domain.due import ClaimResult, DueJob, Probe
 from server.domain.ending import Ended, FencedEnds, Recheck, RunningJob
 from server.domain.job import AttemptRef
 from server.domain.outcome import AttemptFacts, Finish, Requeue
+from server.domain.worker_lease import Admission, Losses, Renewal
 from server.engine.ports import Epochs, OutcomeUnknown, StoreUnavailable
 from server.store import claim, finish, reap, shards, workers
 from server.store.database import Database
@@ -166,34 +167,53 @@ class PostgresEngineStore:
         async with _translated():
             return await workers.dead(self._database, worker_ids, as_of=as_of)
 
-    async def register_worker(
-        self, namespace_id: int, name: str, incarnation: int, sdk: str, slots: Mapping[str, int], lease: timedelta
-    ) -> int | None:
+    async def admit_worker(
+        self,
+        namespace_id: int,
+        name: str,
+        incarnation: int,
+        sdk: str,
+        slots: Mapping[str, int],
+        lease: timedelta,
+        *,
+        heard: Sequence[int],
+        alone: bool,
+        settling: timedelta,
+    ) -> Admission:
         """See `WorkerStore`."""
         async with _translated():
-            document = orjson.dumps(dict(slots))
-            return await workers.register(self._database, namespace_id, name, incarnation, sdk, document, lease)
+            return await workers.admit(
+                self._database,
+                namespace_id,
+                name,
+                incarnation,
+                sdk,
+                orjson.dumps(dict(slots)),
+                lease,
+                heard=heard,
+                alone=alone,
+                settling=settling,
+            )
 
-    async def other_incarnations(self, namespace_id: int, name: str, incarnation: int) -> list[int]:
+    async def renew_workers(self, heard: Mapping[int, timedelta], lease: timedelta, quiet: timedelta) -> Renewal:
         """See `WorkerStore`."""
         async with _translated():
-            others = await workers.other_incarnations(self._database, namespace_id, name, incarnation)
-            return [other.worker_id for other in others]
-
-    async def renew_workers(self, worker_ids: Sequence[int], lease: timedelta) -> datetime:
-        """See `WorkerStore`."""
-        async with _translated():
-            return await workers.renew(self._database, worker_ids, lease)
+            return await workers.renew(self._database, heard, lease, quiet)
 
     async def end_workers(self, worker_ids: Sequence[int], reason: str) -> None:
         """See `WorkerStore`."""
         async with _translated():
             await workers.end(self._database, worker_ids, reason)
 
-    async def expire_worker_lease(self, worker_id: int) -> None:
+    async def doubt_workers(self, worker_ids: Sequence[int]) -> None:
         """See `WorkerStore`."""
         async with _translated():
-            await workers.expire_lease(self._database, worker_id)
+            await workers.doubt(self._database, worker_ids)
+
+    async def lose_workers(self, worker_ids: Sequence[int], grace: timedelta) -> Losses:
+        """See `WorkerStore`."""
+        async with _translated():
+            return await workers.lose(self._database, worker_ids, grace)
 
     async def fence_in(self, leases: Sequence[tuple[int, int, int]]) -> dict[int, int]:
         """See `ShardStore`."""

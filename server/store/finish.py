@@ -23,7 +23,7 @@ _RECHECKS: Final[dict[Recheck, LiteralString]] = {
     Recheck.OPEN: "AND j.state + 0 = 1",
     Recheck.WORKER_LOST: (
         "AND j.state + 0 = 1 AND EXISTS (SELECT FROM workers k WHERE k.id = j.worker_id"
-        " AND (k.lease_until < LEAST(now(), %s::timestamptz) OR k.ended_at IS NOT NULL))"
+        " AND (k.lease_until < LEAST(now(), %s::timestamptz) OR k.lost_at IS NOT NULL OR k.ended_at IS NOT NULL))"
     ),
     Recheck.TIMED_OUT: "AND j.state + 0 = 1 AND j.timeout_at <= now() - %s::int8 * interval '1 millisecond'",
 }
@@ -158,7 +158,8 @@ async def fenced_finish(
 ) -> FencedEnds:
     """Like `finish`, fenced, and only for rows that still meet `recheck`.
 
-    TIMED_OUT: for at least `grace`; WORKER_LOST: by a lease that was over at `as_of`, or a worker that has ended.
+    TIMED_OUT: for at least `grace`; WORKER_LOST: by a lease that was over at `as_of`, or a worker that is lost
+    or has ended.
     """
     params = (*_fence_params(epochs), *_finish_params(finishes), *_recheck_params(recheck, grace, as_of))
     return _fenced_ends(await run_history(database, FENCED_FINISH[recheck].on(partition), params))

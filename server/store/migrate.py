@@ -26,6 +26,7 @@ MIGRATIONS: Final = (
     (1, "core", "server.store", "migrations/0001_core.sql", 1),
     (2, "coordinator", "shard_manager.postgres", "schema.sql", 1),
     (3, "functions", "server.store", "migrations/0003_functions.sql", 1),
+    (4, "worker_streams", "server.store", "migrations/0004_worker_streams.sql", 1),
 )
 VERSION: Final = MIGRATIONS[-1][0]
 

@@ -2,43 +2,80 @@
 
 `ended_at` is set once and for all (goodbye, superseded). A lease that merely ran out can be renewed again as long as
 the row is not ended: attempts that were not yet given back then simply go on.
+
+A worker has a stream to every node, and no node knows the others' streams. So a node whose stream broke puts its doubt
+into the row, and any node that still hears the worker takes it out again when it renews. A doubt that stood for the
+whole grace is the proof that the worker has come back to no node: then it is lost, whatever its lease says.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from server.domain.worker_lease import Admission, Losses, Renewal
 from server.store.arrays import Int8Array
 from server.store.database import Database
+from server.store.errors import Refused
 from server.store.insert import milliseconds
 
-REGISTER: Final = """
-INSERT INTO workers AS w (namespace_id, name, incarnation, sdk, handlers, lease_until)
-VALUES (%s, %s, %s, %s, %s::jsonb, now() + %s::int8 * interval '1 millisecond')
-ON CONFLICT (namespace_id, name, incarnation) DO UPDATE
-SET lease_until = GREATEST(w.lease_until, EXCLUDED.lease_until), sdk = EXCLUDED.sdk, handlers = EXCLUDED.handlers
-WHERE w.ended_at IS NULL
-RETURNING w.id
+_UNIQUE_VIOLATION: Final = "23505"
+
+# Whether the other incarnation of the name lives: some node hears it, or has not yet had the time to say so. The row is
+# locked before it is judged, and a name has one row that has not ended: of two newcomers one comes first, and the other
+# one meets it. `ended` is counted so that it is done before the row goes in.
+ADMIT: Final = """
+WITH mine AS MATERIALIZED (
+    SELECT count(*) AS ended FROM workers w
+    WHERE w.namespace_id = %s::int4 AND w.name = %s::text AND w.incarnation = %s::int8 AND w.ended_at IS NOT NULL),
+others AS MATERIALIZED (
+    SELECT w.id, w.id = ANY(%s::int8[]) AS heard,
+        %s::bool AND w.lost_at IS NULL AND w.lease_until > now() AND w.doubted_at IS NULL AS leased,
+        %s::bool AND w.lost_at IS NULL AND w.lease_until > now()
+            AND w.doubted_at > now() - %s::int8 * interval '1 millisecond' AS open
+    FROM workers w
+    WHERE w.namespace_id = %s::int4 AND w.name = %s::text AND w.incarnation <> %s::int8 AND w.ended_at IS NULL
+    ORDER BY w.id FOR UPDATE),
+verdict AS MATERIALIZED (
+    SELECT COALESCE(bool_or(o.heard OR o.leased), false) AS refused, COALESCE(bool_or(o.open), false) AS open,
+        (SELECT ended FROM mine) > 0 AS ended
+    FROM others o),
+superseded AS (
+    UPDATE workers w SET ended_at = now(), end_reason = 'superseded', lease_until = LEAST(w.lease_until, now())
+    FROM others o, verdict v WHERE w.id = o.id AND NOT (v.refused OR v.open OR v.ended) RETURNING w.id),
+admitted AS (
+    INSERT INTO workers AS w (namespace_id, name, incarnation, sdk, handlers, lease_until)
+    SELECT %s::int4, %s::text, %s::int8, %s::text, %s::jsonb, now() + %s::int8 * interval '1 millisecond'
+    FROM verdict v, (SELECT count(*) FROM superseded) done WHERE NOT (v.refused OR v.open OR v.ended)
+    ON CONFLICT (namespace_id, name, incarnation) DO UPDATE
+    SET lease_until = GREATEST(w.lease_until, EXCLUDED.lease_until), sdk = EXCLUDED.sdk, handlers = EXCLUDED.handlers,
+        doubted_at = NULL, lost_at = NULL
+    WHERE w.ended_at IS NULL
+    RETURNING w.id)
+SELECT (SELECT id FROM admitted), v.refused, v.open, ARRAY(SELECT id FROM superseded) FROM verdict v
 """
 
-OTHERS: Final = """
-SELECT id, incarnation, lease_until > now() FROM workers
-WHERE namespace_id = %s AND name = %s AND incarnation <> %s AND ended_at IS NULL
-"""
-
-# A worker is renewed only once a third of its lease has passed: about one write per five seconds and worker. A lease
-# that ran out is renewed as well, as long as the row is not ended. That is asked in a form which fits no partial index:
-# the planner has to go by the ids, not through all live workers.
+# A lease reaches from when the worker was heard, not from when that is written down. It is written once a third of it
+# has passed, about every five seconds, or when something has to be set right: a doubt, or a lease that was last written
+# some time before the worker fell silent. A lease that ran out is renewed as well, as long as the row is not ended.
+# That is asked in a form which fits no partial index: the planner has to go by the ids, not through all live workers.
 RENEW: Final = """
-WITH due AS (
-    SELECT w.id FROM unnest(%s::int8[]) AS u(id) JOIN workers w ON w.id = u.id
+WITH given AS MATERIALIZED (
+    SELECT u.id, now() - u.age * interval '1 millisecond' AS heard_at, u.age > %s::int8 AS quiet
+    FROM unnest(%s::int8[], %s::int8[]) AS u(id, age)),
+due AS (
+    SELECT w.id, g.heard_at + %s::int8 * interval '1 millisecond' AS until, g.heard_at
+    FROM given g JOIN workers w ON w.id = g.id
     WHERE COALESCE(w.ended_at, 'infinity') = 'infinity'
-      AND w.lease_until < now() + %s::int8 * interval '1 millisecond' * 2 / 3
+      AND (w.doubted_at IS NOT NULL OR w.lost_at < g.heard_at
+           OR w.lease_until < g.heard_at + %s::int8 * interval '1 millisecond' * 2 / 3
+           OR (g.quiet AND w.lease_until < g.heard_at + (%s::int8 - 250) * interval '1 millisecond'))
     ORDER BY w.id FOR UPDATE OF w),
 renewed AS (
-    UPDATE workers w SET lease_until = now() + %s::int8 * interval '1 millisecond' FROM due WHERE w.id = due.id)
-SELECT now()
+    UPDATE workers w SET lease_until = GREATEST(w.lease_until, due.until), doubted_at = NULL,
+        lost_at = CASE WHEN w.lost_at < due.heard_at THEN NULL ELSE w.lost_at END
+    FROM due WHERE w.id = due.id)
+SELECT now(), ARRAY(SELECT g.id FROM given g JOIN workers w ON w.id = g.id WHERE w.ended_at IS NOT NULL)
 """
 
 END: Final = """
@@ -48,15 +85,29 @@ UPDATE workers w SET ended_at = COALESCE(w.ended_at, now()), end_reason = COALES
 FROM mine WHERE w.id = mine.id
 """
 
-# The stream was reset and the worker did not come back: its lease ends now, but it may still return and renew it.
-EXPIRE_LEASE: Final = """
-UPDATE workers SET lease_until = now() - interval '1 millisecond'
-WHERE id = %s AND ended_at IS NULL AND lease_until > now()
+DOUBT: Final = """
+WITH mine AS (SELECT w.id FROM workers w WHERE w.id = ANY(%s::int8[]) ORDER BY w.id FOR UPDATE)
+UPDATE workers w SET doubted_at = now() FROM mine WHERE w.id = mine.id AND COALESCE(w.ended_at, 'infinity') = 'infinity'
+"""
+
+# Lost is not ended: the worker may still return, and renew its lease.
+LOSE: Final = """
+WITH given_up AS (
+    SELECT w.id FROM workers w
+    WHERE w.id = ANY(%s::int8[]) AND w.doubted_at <= now() - %s::int8 * interval '1 millisecond'
+    ORDER BY w.id FOR UPDATE),
+lost AS (
+    UPDATE workers w SET lost_at = COALESCE(w.lost_at, now()),
+        lease_until = LEAST(w.lease_until, now() - interval '1 millisecond')
+    FROM given_up g WHERE w.id = g.id RETURNING w.id)
+SELECT ARRAY(SELECT id FROM lost),
+    ARRAY(SELECT w.id FROM workers w WHERE w.id = ANY(%s::int8[]) AND w.doubted_at IS NOT NULL
+          AND COALESCE(w.ended_at, 'infinity') = 'infinity')
 """
 
 DEAD: Final = """
 SELECT w.id FROM unnest(%s::int8[]) AS u(id) JOIN workers w ON w.id = u.id
-WHERE w.ended_at IS NOT NULL OR w.lease_until < LEAST(now(), %s::timestamptz)
+WHERE w.ended_at IS NOT NULL OR w.lost_at IS NOT NULL OR w.lease_until < LEAST(now(), %s::timestamptz)
 """
 
 FORGET: Final = """
@@ -67,37 +118,47 @@ DELETE FROM workers w USING old WHERE w.id = old.id
 """
 
 
-@dataclass(frozen=True, slots=True)
-class OtherIncarnation:
-    """Another incarnation of a worker's name that has not ended."""
+async def admit(
+    database: Database,
+    namespace_id: int,
+    name: str,
+    incarnation: int,
+    sdk: str,
+    handlers: bytes,
+    lease: timedelta,
+    *,
+    heard: Sequence[int] = (),
+    alone: bool = False,
+    settling: timedelta = timedelta(0),
+) -> Admission:
+    """Start or renew the lease of a worker's incarnation, unless another one of its name lives; else that one ends.
 
-    worker_id: int
-    incarnation: int
-    leased: bool
+    The other one lives if this node hears it (`heard` are ids), or if its lease runs without a doubt: then another
+    node hears it. A doubt younger than `settling` says nothing yet. A node that is `alone` in its cluster believes
+    only itself.
+    """
+    who = (namespace_id, name, incarnation)
+    judged = (Int8Array(heard), not alone, not alone, milliseconds(settling))
+    params = (*who, *judged, *who, *who, sdk, handlers.decode(), milliseconds(lease))
+    for tries_left in (2, 1, 0):
+        try:
+            [(worker_id, refused, undecided, superseded)] = await database.run(ADMIT, params)
+        except Refused as error:
+            # Another newcomer was first. Now its row is there to be met.
+            if error.sqlstate != _UNIQUE_VIOLATION or not tries_left:
+                raise
+        else:
+            return Admission(worker_id, name_taken=refused, undecided=undecided and not refused, superseded=superseded)
+    raise AssertionError("unreachable")
 
 
-async def register(
-    database: Database, namespace_id: int, name: str, incarnation: int, sdk: str, handlers: bytes, lease: timedelta
-) -> int | None:
-    """Start or renew the lease of a worker's incarnation and return its id; None if the incarnation has ended."""
-    params = (namespace_id, name, incarnation, sdk, handlers.decode(), milliseconds(lease))
-    rows = await database.run(REGISTER, params)
-    return rows[0][0] if rows else None
-
-
-async def other_incarnations(
-    database: Database, namespace_id: int, name: str, incarnation: int
-) -> list[OtherIncarnation]:
-    """Return the incarnations of the same name that have not ended."""
-    rows = await database.run(OTHERS, (namespace_id, name, incarnation))
-    return [OtherIncarnation(*row) for row in rows]
-
-
-async def renew(database: Database, worker_ids: Sequence[int], lease: timedelta) -> datetime:
-    """Renew the leases that need it; return the database clock."""
+async def renew(database: Database, heard: Mapping[int, timedelta], lease: timedelta, quiet: timedelta) -> Renewal:
+    """Renew the leases that need it, of workers that were `heard` so long ago; one is falling silent after `quiet`."""
     span = milliseconds(lease)
-    now: datetime = (await database.run(RENEW, (Int8Array(worker_ids), span, span)))[0][0]
-    return now
+    ages = Int8Array([milliseconds(age) for age in heard.values()])
+    params = (milliseconds(quiet), Int8Array(list(heard)), ages, span, span, span)
+    [(now, ended)] = await database.run(RENEW, params)
+    return Renewal(now, ended)
 
 
 async def end(database: Database, worker_ids: Sequence[int], reason: str) -> None:
@@ -105,13 +166,20 @@ async def end(database: Database, worker_ids: Sequence[int], reason: str) -> Non
     await database.run(END, (Int8Array(worker_ids), reason))
 
 
-async def expire_lease(database: Database, worker_id: int) -> None:
-    """End the lease of a worker whose stream was reset and that did not come back."""
-    await database.run(EXPIRE_LEASE, (worker_id,))
+async def doubt(database: Database, worker_ids: Sequence[int]) -> None:
+    """Note that a stream of each of these workers broke just now."""
+    await database.run(DOUBT, (Int8Array(worker_ids),))
+
+
+async def lose(database: Database, worker_ids: Sequence[int], grace: timedelta) -> Losses:
+    """Give those workers up that have been in doubt for at least `grace`."""
+    ids = Int8Array(worker_ids)
+    [(lost, in_doubt)] = await database.run(LOSE, (ids, milliseconds(grace), ids))
+    return Losses(lost, in_doubt)
 
 
 async def dead(database: Database, worker_ids: Sequence[int], *, as_of: datetime) -> list[int]:
-    """Return those workers that have ended, or whose lease is over and was so at `as_of`."""
+    """Return those workers that have ended or are lost, or whose lease is over and was so at `as_of`."""
     return [row[0] for row in await database.run(DEAD, (Int8Array(worker_ids), as_of))]
 
 
@@ -144,8 +212,10 @@ async def live(database: Database, namespace_id: int) -> list[WorkerRow]:
     return [WorkerRow(*row) for row in await database.run(LIVE, (namespace_id,), api=True)]
 
 
+# The process lives, and yet has no stream perhaps: a doubt stays, and its grace begins anew.
 KEEP: Final = """
-UPDATE workers SET lease_until = now() + %s::int8 * interval '1 millisecond'
+UPDATE workers SET lease_until = now() + %s::int8 * interval '1 millisecond', lost_at = NULL,
+    doubted_at = CASE WHEN doubted_at IS NOT NULL THEN now() END
 WHERE namespace_id = %s AND name = %s AND incarnation = %s AND ended_at IS NULL
 RETURNING id
 """

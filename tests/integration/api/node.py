@@ -174,9 +174,10 @@ class Fleet:
     @classmethod
     async def start(cls, database: Database, *, worker: str = "worker-1", handlers: bytes = b"{}") -> Self:
         epochs = await fence_in(database, [(shard, 1, 1) for shard in range(SHARDS)], NODE, 7)
-        worker_id = await workers.register(database, 1, worker, 1, "python/0.1.0", handlers, timedelta(minutes=1))
-        assert worker_id is not None
-        return cls(database, worker_id, epochs)
+        lease = timedelta(minutes=1)
+        admission = await workers.admit(database, 1, worker, 1, "python/0.1.0", handlers, lease)
+        assert admission.worker_id is not None
+        return cls(database, admission.worker_id, epochs)
 
     async def claim(self, handler_id: int, count: int = 10) -> list[ClaimedJob]:
         """Claim up to `count` due jobs per shard."""

@@ -16,7 +16,7 @@ from server.engine.ownership import Ownership
 from server.store.claim import claim
 from server.store.finish import finish
 from server.store.reap import unpark
-from server.store.workers import register
+from server.store.workers import admit
 from tests.support.schedules import PARTITION_OF, Bench, every
 from tests.support.waiting import eventually
 
@@ -49,7 +49,7 @@ class Shift:
 
 
 async def shift_of(bench: Bench, ownership: Ownership, schedule: StoredSchedule) -> Shift:
-    worker_id = await register(bench.database, bench.namespace_id, "w", 1, "", b"{}", timedelta(minutes=1))
+    worker_id = (await admit(bench.database, bench.namespace_id, "w", 1, "", b"{}", timedelta(minutes=1))).worker_id
     assert worker_id is not None
     return Shift(bench, ownership, schedule, worker_id)
 

@@ -14,7 +14,7 @@ from server.domain.outcome import Completed, Finish, completed
 from server.domain.sharding import shard_of_id
 from server.store.claim import claim
 from server.store.finish import finish
-from server.store.workers import register
+from server.store.workers import admit
 from shardwheel.v1 import schedule_pb2 as pb
 from shardwheel.v1 import schedule_service_pb2 as messages
 from shardwheel.v1.job_pb2 import Job, JobSpec
@@ -166,7 +166,9 @@ async def test_the_last_outcome_is_that_of_the_job_that_finished_last(api: Api) 
     shard = shard_of_id(schedule.id)
     partition = PARTITION_OF[shard]
     epochs = list((await api.bench.own([shard])).items())
-    worker_id = await register(api.bench.database, api.bench.namespace_id, "w", 1, "", b"{}", timedelta(minutes=1))
+    worker_id = (
+        await admit(api.bench.database, api.bench.namespace_id, "w", 1, "", b"{}", timedelta(minutes=1))
+    ).worker_id
     assert worker_id is not None
     [first, second] = [await trigger(api), await trigger(api)]
     probe = Probe(shard, api.bench.handler_id, [worker_id] * 2, [NO_BOUND] * 5)

@@ -45,9 +45,9 @@ class Bench:
 
     async def worker_named(self, name: str, lease: timedelta = LEASE, incarnation: int = 1) -> int:
         """Register a worker."""
-        worker_id = await workers.register(self.database, NAMESPACE, name, incarnation, "sdk", b"{}", lease)
-        assert worker_id is not None
-        return worker_id
+        admission = await workers.admit(self.database, NAMESPACE, name, incarnation, "sdk", b"{}", lease)
+        assert admission.worker_id is not None
+        return admission.worker_id
 
     def job(self, **changes: Any) -> NewJob:
         """Return a job; any field may be given."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.domain.ending import Recheck
+from server.domain.ending import ANY_LEASE, NO_LEASE, Recheck
 from server.domain.job import AttemptOutcome, AttemptRef, Backoff, JobState, TimeLimits
 from server.domain.outcome import AttemptFacts, Finish, Requeue, WorkerLost, decide
 from server.store import finish, jobs_control, reap, workers
@@ -280,13 +280,24 @@ async def test_recheck_lets_a_worker_live_that_came_back(store: Bench) -> None:
     silent = await store.worker_named("silent", timedelta(0))
     await store.submit(2)
     refs = [job.ref for job in (await store.claim(store.probe(workers=[silent, silent]))).jobs]
-    await workers.renew(store.database, [silent], HOUR)
+    await workers.renew(store.database, {silent: timedelta(0)}, HOUR, HOUR)
     for act in both(store, refs, Recheck.WORKER_LOST):
         ends = await act
         assert not ends.ended
         assert ends.live_shards == {0}
     await workers.end(store.database, [silent], "goodbye")
     ended = [one.ref for act in both(store, refs, Recheck.WORKER_LOST) for one in (await act).ended]
+    assert ended == refs
+
+
+async def test_recheck_takes_a_lost_worker_for_dead_whatever_its_lease(store: Bench) -> None:
+    refs = await store.start_many(2)
+    await workers.doubt(store.database, [store.worker])
+    for act in both(store, refs, Recheck.WORKER_LOST, as_of=NO_LEASE):
+        assert not (await act).ended
+    await workers.lose(store.database, [store.worker], timedelta(0))
+    await store.sql("UPDATE workers SET lease_until = now() + interval '1 h'")
+    ended = [one.ref for act in both(store, refs, Recheck.WORKER_LOST, as_of=NO_LEASE) for one in (await act).ended]
     assert ended == refs
 
 
@@ -313,12 +324,16 @@ async def test_recheck_leaves_alone_what_is_not_running_any_more(store: Bench) -
 
 
 def both(
-    store: Bench, refs: list[AttemptRef], recheck: Recheck, grace: timedelta = timedelta(0)
+    store: Bench,
+    refs: list[AttemptRef],
+    recheck: Recheck,
+    grace: timedelta = timedelta(0),
+    as_of: datetime = ANY_LEASE,
 ) -> list[Awaitable[Any]]:
     """End the first one and give the second one back, fenced."""
     return [
-        finish.fenced_finish(store.database, 0, EPOCHS, [failed(refs[0])], recheck, grace),
-        finish.fenced_requeue(store.database, 0, EPOCHS, [retry(refs[1])], recheck, grace),
+        finish.fenced_finish(store.database, 0, EPOCHS, [failed(refs[0])], recheck, grace, as_of),
+        finish.fenced_requeue(store.database, 0, EPOCHS, [retry(refs[1])], recheck, grace, as_of),
     ]
 
 

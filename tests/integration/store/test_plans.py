@@ -124,6 +124,10 @@ class Case:
     """Rows that the statement changes or returns, if they are fixed."""
 
 
+NOW = timedelta(0)
+MINUTE = timedelta(minutes=1)
+
+
 def case(name: str, call: Callable[[Database], Any], walks: int, **more: Any) -> Case:
     return Case(name, lambda: sent_by(call), walks, **more)
 
@@ -172,7 +176,10 @@ CASES = [
     case("CLEAN_KEYS", lambda d: reap.clean_keys(d, P, EPOCHS), 3 * OLD_KEYS),
     case("ATTENTION", lambda d: reap.attention(d, P, ALL_SHARDS), 3, answers=1),
     case("SAVE_PROGRESS", lambda d: reap.save_progress(d, P, [(ref, b"p") for ref in RUNNING]), 40),
-    case("RENEW", lambda d: workers.renew(d, [1, 2, 4, 5], timedelta(minutes=1)), 8, answers=1),
+    case("RENEW", lambda d: workers.renew(d, dict.fromkeys([1, 2, 4, 5], NOW), MINUTE, NOW), 12, answers=1),
+    case("ADMIT", lambda d: workers.admit(d, 1, "w7", 1, "", b"{}", MINUTE, alone=True), 8, answers=1),
+    case("DOUBT", lambda d: workers.doubt(d, [1, 2, 4, 5]), 8),
+    case("LOSE", lambda d: workers.lose(d, [1, 2, 4, 5], NOW), 12, answers=1),
     case("DEAD", lambda d: workers.dead(d, [1, 2, 3, 4], as_of=ANY_LEASE), 4, answers=1),
     case("FENCE_IN", lambda d: shards.fence_in(d, [(12, 1, 101), (13, 1, 99)], "node-2", 2), 0, answers=1),
     case("BUMP", lambda d: shards.bump(d, 12, 7, 1), 0, answers=1),
