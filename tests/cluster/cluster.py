@@ -1,7 +1,6 @@
 """A cluster of processes around one PostgreSQL server."""
 
 import asyncio
-import random
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -10,17 +9,22 @@ from typing import Final, Protocol, Self
 import grpc
 from grpc_health.v1 import health_pb2
 
-from server.embedded.port import LOOPBACK, choose_port
+from server.embedded.port import LOOPBACK
+from shardwheel.v1 import admin_service_pb2, admin_service_pb2_grpc
+from tests.cluster.addresses import Place, Places
 from tests.cluster.evidence import live_workers
 from tests.cluster.journal import Journal
+from tests.cluster.network import Network
 from tests.cluster.processes import ClusterProcess
 from tests.cluster.worker_program import EXECUTIONS_VARIABLE
+from tests.cluster.zookeeper import ZookeeperSite
 from tests.support.postgres import PostgresServer
 from tests.support.postgres_site import PostgresSite
 from tests.support.waiting import eventually
 
 WORKER_PROGRAM: Final = "tests.cluster.worker_program:worker"
 _START_TIMEOUT_S: Final = 30.0
+_STATUS_S: Final = 1.0
 # What a node prints once it has started.
 _SERVES: Final = "serves gRPC on"
 
@@ -38,7 +42,7 @@ QUICK: Final[Mapping[str, str]] = {
 class Cluster:
     """To be used in `async with`, from the main thread's event loop: starts everything, and ends everything.
 
-    PostgreSQL is not the cluster's own: it is there before, and is left running.
+    PostgreSQL and ZooKeeper are not the cluster's own: they are there before, and are left running.
     """
 
     def __init__(
@@ -51,8 +55,14 @@ class Cluster:
         workers: int = 2,
         settings: Mapping[str, str] = QUICK,
         worker_grace_s: float = 5.0,
+        zookeeper: ZookeeperSite | None = None,
+        relayed: bool = False,
     ) -> None:
-        """Describe a cluster on the migrated database `dsn`; `settings` are those of the nodes."""
+        """Describe a cluster on the migrated database `dsn`; `settings` are those of the nodes.
+
+        The nodes coordinate through `zookeeper`, else through PostgreSQL. If the cluster is `relayed`, all connections
+        lead through its network, which can be broken.
+        """
         self.folder = folder
         self.site = PostgresSite.of(postgres)
         self.dsn = dsn
@@ -62,9 +72,16 @@ class Cluster:
         self._worker_grace_s = worker_grace_s
         # PostgreSQL is started and stopped by one task at a time.
         self.postgres_lock = asyncio.Lock()
-        ports = _ports(nodes)
-        self.addresses = [f"{LOOPBACK}:{port}" for port in ports]
-        self.nodes = [self._node(f"node-{number}", port) for number, port in enumerate(ports, start=1)]
+        self.zookeeper = zookeeper
+        self.network = Network(folder, self.journal) if relayed else None
+        self.places = Places(
+            nodes=nodes,
+            postgres=self.site.ports,
+            zookeeper=zookeeper.ports if zookeeper is not None else [],
+            relayed=relayed,
+        )
+        self.addresses = [place.address for place in self.places.nodes]
+        self.nodes = [self._node(place) for place in self.places.nodes]
         self.workers: list[ClusterProcess] = []
         self.execution_files: list[Path] = []
         for number in range(1, workers + 1):
@@ -72,6 +89,9 @@ class Cluster:
 
     async def __aenter__(self) -> Self:
         try:
+            if self.network is not None:
+                self.network.start()
+                await self.places.open(self.network)
             for process in (*self.nodes, *self.workers):
                 process.start()
             await self.until_ready()
@@ -117,9 +137,9 @@ class Cluster:
 
     async def until_ready(self) -> None:
         """Wait until every node serves and every worker that runs has its lease."""
-        for node, address in zip(self.nodes, self.addresses, strict=True):
+        for node, place in zip(self.nodes, self.places.nodes, strict=True):
             if node.running:
-                await self._until_serving(node, address)
+                await self._until_serving(node, _direct(place))
         await self.until_connected(worker.name for worker in self.workers if worker.running)
 
     async def until_connected(self, names: Iterable[str]) -> None:
@@ -135,6 +155,9 @@ class Cluster:
     async def heal(self, *, resume: bool = True) -> None:
         """Bring everything back that is down."""
         await self.restore_postgres()
+        if self.zookeeper is not None:
+            async with self.zookeeper.lock:
+                await asyncio.to_thread(self.zookeeper.start)
         for process in self.processes:
             if process.running and resume:
                 process.resume(process.pid)
@@ -155,6 +178,22 @@ class Cluster:
         assert clock is not None, "PostgreSQL's clock cannot be moved here"
         clock.jump(by_s)
         self.clock_journal.write("moved", offset_s=clock.offset_s)
+
+    async def leader(self) -> ClusterProcess | None:
+        """Return the node that leads, as far as any node can tell."""
+        for node, place in zip(self.nodes, self.places.nodes, strict=True):
+            if not node.running:
+                continue
+            async with grpc.aio.insecure_channel(_direct(place)) as channel:
+                admin = admin_service_pb2_grpc.AdminServiceStub(channel)
+                try:
+                    status = await admin.GetStatus(admin_service_pb2.GetStatusRequest(), timeout=_STATUS_S)
+                except grpc.aio.AioRpcError:
+                    continue
+            found = next((one for one in self.nodes if one.name == status.leader and one.running), None)
+            if found is not None:
+                return found
+        return None
 
     async def supervise(self) -> None:
         """For ever: start nodes again that could not start because the database was away, as a service manager does.
@@ -177,17 +216,25 @@ class Cluster:
         """Return the ends of everything that processes have printed."""
         return "\n".join(f"--- {process.name}\n{process.output_tail()}" for process in self.processes)
 
-    def _node(self, name: str, port: int) -> ClusterProcess:
+    def _node(self, place: Place) -> ClusterProcess:
+        name = place.target
         own = {
-            "database": self.dsn,
             "node": name,
-            "listen": f"{LOOPBACK}:{port}",
+            "listen": _direct(place),
+            "advertise": place.address,
             "data_dir": str(self.folder / name),
+            **self.places.coordination,
             "log_format": "text",
             "http_listen": "off",
         }
         environment = {f"SHARDWHEEL_{key.upper()}": value for key, value in (self.settings | own).items()}
-        return ClusterProcess("node", name, ["-m", "server.cli", "serve"], environment, self.folder, self.journal)
+
+        def database(number: int) -> Mapping[str, str]:
+            return {"SHARDWHEEL_DATABASE": self.places.dsn(self.dsn, f"{name}.{number}")}
+
+        return ClusterProcess(
+            "node", name, ["-m", "server.cli", "serve"], environment, self.folder, self.journal, database
+        )
 
     async def _until_serving(self, node: ClusterProcess, address: str) -> None:
         async with grpc.aio.insecure_channel(address) as channel:
@@ -210,21 +257,24 @@ class Cluster:
     def _end(self) -> None:
         for process in reversed(self.processes):
             process.kill()
+        if self.network is not None:
+            self.network.close()
 
 
 class StartCluster(Protocol):
     """Starts a cluster on the test's database."""
 
     async def __call__(
-        self, *, nodes: int = 1, workers: int = 2, settings: Mapping[str, str] = QUICK, worker_grace_s: float = 5.0
+        self,
+        *,
+        nodes: int = 1,
+        workers: int = 2,
+        settings: Mapping[str, str] = QUICK,
+        worker_grace_s: float = 5.0,
+        zookeeper: ZookeeperSite | None = None,
+        relayed: bool = False,
     ) -> Cluster: ...
 
 
-def _ports(count: int) -> list[int]:
-    draw = random.Random()
-    ports: list[int] = []
-    while len(ports) < count:
-        port = choose_port(draw)
-        if port not in ports:
-            ports.append(port)
-    return ports
+def _direct(place: Place) -> str:
+    return f"{LOOPBACK}:{place.own}"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import QUICK, Cluster, StartCluster
+from tests.cluster.zookeeper import ZookeeperSite
 from tests.support.postgres import PostgresServer
 
 SEED_VARIABLE = "SHARDWHEEL_CHAOS_SEED"
@@ -21,11 +22,17 @@ async def start_cluster(postgres: PostgresServer, database: str, tmp_path: Path)
         clusters: list[Cluster] = []
 
         async def start(
-            *, nodes: int = 1, workers: int = 2, settings: Mapping[str, str] = QUICK, worker_grace_s: float = 5.0
+            *,
+            nodes: int = 1,
+            workers: int = 2,
+            settings: Mapping[str, str] = QUICK,
+            worker_grace_s: float = 5.0,
+            zookeeper: ZookeeperSite | None = None,
+            relayed: bool = False,
         ) -> Cluster:
             cluster = Cluster(
                 tmp_path, postgres, database, nodes=nodes, workers=workers, settings=settings,
-                worker_grace_s=worker_grace_s,
+                worker_grace_s=worker_grace_s, zookeeper=zookeeper, relayed=relayed,
             )  # fmt: skip
             clusters.append(cluster)
             return await stack.enter_async_context(cluster)

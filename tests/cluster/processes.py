@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,8 +31,12 @@ class ClusterProcess(DemoProcess):
         environment: Mapping[str, str],
         folder: Path,
         journal: Journal,
+        each_start: Callable[[int], Mapping[str, str]] = lambda number: {},
     ) -> None:
+        """Describe a process; `each_start` adds to its environment by the number of the start, from 1 on."""
         super().__init__(name, arguments, environment, folder)
+        self._each_start = each_start
+        self.starts = 0
         self.kind = kind
         self._journal = journal
         self._output_before = 0
@@ -59,6 +63,8 @@ class ClusterProcess(DemoProcess):
         """Start it, unless it runs."""
         if not self.running:
             self._output_before = self._output.stat().st_size if self._output.exists() else 0
+            self.starts += 1
+            self._environment |= self._each_start(self.starts)
             super().start()
             self.leaving = False
             self._note("started")

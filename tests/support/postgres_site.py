@@ -43,13 +43,21 @@ class PostgresSite:
         """The server that clients write to."""
         return self.servers.primary if isinstance(self.servers, PostgresPair) else self.servers
 
+    @property
+    def ports(self) -> list[int]:
+        """The ports of all servers, in the order of their names in `dsn`."""
+        pair = self.pair
+        standby = pair.standby if pair is not None else None
+        return sorted([self.server.port, *([standby.port] if standby else [])])
+
     def dsn(self, database: str) -> str:
         """Return the connection URI of a database, the same over failovers."""
         return self.servers.dsn(database)
 
     def start(self) -> None:
         """Start what is down. It keeps its ports."""
-        for server in (self.server, self.pair and self.pair.standby):
+        pair = self.pair
+        for server in (self.server, pair.standby if pair is not None else None):
             if server is not None and not server.running:
                 before = server.port
                 server.start()

@@ -106,3 +106,22 @@ def register(fault: Fault) -> Fault:
     if REGISTRY.setdefault(fault.kind, fault) is not fault:
         raise ValueError(f"there are two faults of the kind {fault.kind}")
     return fault
+
+
+def offers(cluster: Cluster) -> frozenset[Need]:
+    """Return what a cluster consists of."""
+    site = cluster.site
+    found = {
+        Need.ZOOKEEPER: cluster.zookeeper is not None,
+        Need.ENSEMBLE: cluster.zookeeper is not None and len(cluster.zookeeper.servers) > 1,
+        Need.PROXIES: cluster.network is not None,
+        Need.STANDBY: site.pair is not None,
+        Need.FAKE_TIME: site.clock is not None,
+        Need.SMALL_DISK: site.balloon is not None,
+    }
+    return frozenset(need for need, there in found.items() if there)
+
+
+def possible(offered: frozenset[Need]) -> list[str]:
+    """Return the kinds of all faults that need no more than what is offered, in a fixed order."""
+    return sorted(kind for kind, fault in REGISTRY.items() if fault.needs <= offered)

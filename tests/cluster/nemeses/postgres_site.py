@@ -33,7 +33,7 @@ async def _standby_away(cluster: Cluster, blow: Blow) -> AsyncIterator[Sequence[
     """Kill the standby: no commit is acknowledged until it is back."""
     pair = cluster.site.pair
     async with cluster.postgres_lock:
-        standby = pair and pair.standby
+        standby = pair.standby if pair is not None else None
         if standby is None or not standby.running:
             yield []
             return
