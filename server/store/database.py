@@ -6,8 +6,10 @@ autocommitted unless a caller opens a `transaction`.
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, LiteralString, TypeAlias, TypeVar
 
 import psycopg
@@ -17,7 +19,7 @@ from psycopg.sql import SQL, Identifier
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from server.store import arrays
-from server.store.errors import Refused, StoreError, Unavailable, UnknownOutcome
+from server.store.errors import AccessDenied, Locked, Refused, StoreError, Unavailable, UnknownOutcome
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,15 @@ T = TypeVar("T")
 # Deadlock and serialization failure: surely rolled back, worth an immediate second try.
 RETRIED_STATES = frozenset({"40P01", "40001"})
 # The server went away or refuses work: administrator shutdown, crash, starting up, too many connections, disk full.
-AWAY_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "53200", "55P03", "57014", "25006", "25P03"})
+AWAY_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "53200", "57014", "25006", "25P03"})
+# The driver gives no SQLSTATE for a refused connection. What is not recognised, such as a text in another language, is
+# taken for a database that is away.
+_DENIED = re.compile(
+    r"FATAL: .*(authentication failed|does not exist|no pg_hba\.conf entry|permission denied|not permitted to log in)"
+    r"|no password supplied|certificate verify failed|root certificate file|server does not support SSL"
+    r"|invalid (?:sslmode value|port number|integer value)"
+)
+LOCK_TIMEOUT = "55P03"
 # Row routing found no partition: one for the day has to be made.
 MISSING_PARTITION = "23514"
 
@@ -73,6 +83,8 @@ def classify(error: psycopg.Error, *, sent: bool) -> StoreError:
     """Turn a driver error into one of ours; `sent` says whether the statement may have reached the server."""
     state = error.sqlstate
     if state is not None:
+        if state == LOCK_TIMEOUT:
+            return Locked(str(error))
         if state in AWAY_STATES or state.startswith("08"):
             # A shutdown can arrive after the commit was written, and so can the loss of a connection behind a pooler.
             return UnknownOutcome(str(error)) if sent and state.startswith(("57P0", "08")) else Unavailable(str(error))
@@ -80,6 +92,15 @@ def classify(error: psycopg.Error, *, sent: bool) -> StoreError:
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return UnknownOutcome(str(error)) if sent else Unavailable(str(error))
     return Refused("?????", str(error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolLoad:
+    """Connections of a pool, those in use, and statements that wait for one."""
+
+    size: int
+    in_use: int
+    waiting: int
 
 
 class Database:
@@ -101,6 +122,15 @@ class Database:
             await asyncio.gather(self._hot.wait(timeout), self._api.wait(timeout))
         except PoolTimeout as error:
             raise Unavailable(f"the database did not answer within {timeout:g} s: {error}") from error
+
+    def pools(self) -> dict[str, PoolLoad]:
+        """Return the load of each pool by its name."""
+        found = {}
+        for pool in (self._hot, self._api):
+            stats = pool.get_stats()
+            size, idle = stats.get("pool_size", 0), stats.get("pool_available", 0)
+            found[pool.name] = PoolLoad(size=size, in_use=size - idle, waiting=stats.get("requests_waiting", 0))
+        return found
 
     async def close(self) -> None:
         """Close all connections."""
@@ -207,11 +237,17 @@ async def _configure(connection: Connection) -> None:
 
 @asynccontextmanager
 async def single_connection(dsn: str, *, timeout: float = 10.0) -> AsyncIterator[Connection]:
-    """One autocommitting connection outside the pools, for migrations and tools."""
+    """One autocommitting connection outside the pools, for migrations and tools.
+
+    Raises `Unavailable`, `AccessDenied` if a later try cannot go better either.
+    """
     try:
         connection = await AsyncConnection.connect(dsn, autocommit=True, connect_timeout=max(2, int(timeout)))
     except psycopg.Error as error:
-        raise Unavailable(f"cannot connect to the database: {error}") from error
+        # The URI itself is wrong if nobody was asked.
+        denied = isinstance(error, psycopg.ProgrammingError) or _DENIED.search(str(error))
+        kind = AccessDenied if denied else Unavailable
+        raise kind(f"cannot connect to the database: {error}") from error
     arrays.register(connection)
     try:
         yield connection

@@ -3,6 +3,8 @@
 StoreError
 ├── NotApplied       surely not committed: say so, or try again
 │   ├── Unavailable      the database is away or overloaded
+│   │   ├── Locked           others held a lock for too long
+│   │   └── AccessDenied     it answers, and does not let this client in
 │   └── Refused          the database refused the statement itself
 ├── UnknownOutcome   the commit may or may not have happened: read back before acting
 └── SchemaMismatch   the schema is not one that this version can work with
@@ -19,6 +21,14 @@ class NotApplied(StoreError):
 
 class Unavailable(NotApplied):
     """The database could not be reached, or had no room for the statement within its deadline."""
+
+
+class Locked(Unavailable):
+    """Somebody held a lock that the statement needed for longer than it may wait."""
+
+
+class AccessDenied(Unavailable):
+    """The server answers and does not let this client in: password, role, database, TLS. Trying again does not help."""
 
 
 class Refused(NotApplied):

@@ -4,27 +4,35 @@ A node may fence in only with a lease token that is newer than the one stored; a
 node fence out the live owner. Each fence-in raises the epoch, and every fenced statement names the epoch it expects.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from server.store.arrays import Int4Array, Int8Array
-from server.store.database import Database
+from server.store.blockers import run_against_own
+from server.store.database import Database, Query
+from server.store.errors import Locked
 
-FENCE_IN: Final = """
+# Connections that shards which are locked take at once.
+_AT_A_TIME: Final = 3
+
+_FENCE_IN: Final = """
 WITH want AS (
     SELECT s.shard, w.generation, w.token
     FROM unnest(%s::int4[], %s::int8[], %s::int8[]) AS w(shard, generation, token)
     JOIN shards s ON s.shard = w.shard
     WHERE (s.generation, s.token) < (w.generation, w.token)
-    ORDER BY s.shard FOR UPDATE OF s)
+    ORDER BY s.shard FOR UPDATE OF s{wait})
 UPDATE shards s
 SET epoch = s.epoch + 1, generation = want.generation, token = want.token, owner = %s, owner_incarnation = %s,
     acquired_at = now()
 FROM want WHERE s.shard = want.shard
 RETURNING s.shard, s.epoch
 """
+FENCE_IN: Final = _FENCE_IN.replace("{wait}", "")
+FENCE_IN_FREE: Final = _FENCE_IN.replace("{wait}", " SKIP LOCKED")
 
 # After a fence-in whose answer was lost: rows that carry my token and incarnation are mine.
 READ_BACK: Final = """
@@ -67,16 +75,57 @@ class ShardRow:
 async def fence_in(
     database: Database, leases: Sequence[tuple[int, int, int]], node: str, incarnation: int
 ) -> dict[int, int]:
-    """Raise the epoch of each (shard, generation, token) whose token is newer; return the epochs of those shards."""
-    arrays = (
+    """Raise the epoch of each (shard, generation, token) whose token is newer; return the epochs of those shards.
+
+    If others hold locks on the rows for too long, which a node that is stopped half-way through a claim does, back ends
+    of this role that stand in the way are terminated. Shards that stay locked are left out; raises `Locked` if none is
+    left.
+    """
+    try:
+        rows = await _fence_in(database, FENCE_IN, leases, node, incarnation)
+    except Locked:
+        rows = await _fence_in_against_locks(database, leases, node, incarnation)
+    if len(rows) < len(leases):
+        rows = dict(await database.run(READ_BACK, (*_arrays(leases), incarnation))) | rows
+    return rows
+
+
+async def _fence_in(
+    database: Database, query: Query, leases: Sequence[tuple[int, int, int]], node: str, incarnation: int
+) -> dict[int, int]:
+    return dict(await database.run(query, (*_arrays(leases), node, incarnation)))
+
+
+async def _fence_in_against_locks(
+    database: Database, leases: Sequence[tuple[int, int, int]], node: str, incarnation: int
+) -> dict[int, int]:
+    """Fence in where nobody is in the way at once, then shard by shard."""
+    rows = await _fence_in(database, FENCE_IN_FREE, leases, node, incarnation)
+    turns = asyncio.Semaphore(_AT_A_TIME)
+
+    async def one(lease: tuple[int, int, int]) -> dict[int, int] | Locked:
+        async with turns:
+            try:
+                return dict(await run_against_own(database, FENCE_IN, (*_arrays([lease]), node, incarnation)))
+            except Locked as error:
+                return error
+
+    answers = await asyncio.gather(*(one(lease) for lease in leases if lease[0] not in rows))
+    locked = [answer for answer in answers if isinstance(answer, Locked)]
+    for answer in answers:
+        if not isinstance(answer, Locked):
+            rows |= answer
+    if locked and not rows:
+        raise locked[0]
+    return rows
+
+
+def _arrays(leases: Sequence[tuple[int, int, int]]) -> tuple[Int4Array, Int8Array, Int8Array]:
+    return (
         Int4Array([shard for shard, _, _ in leases]),
         Int8Array([generation for _, generation, _ in leases]),
         Int8Array([token for _, _, token in leases]),
     )
-    rows = dict(await database.run(FENCE_IN, (*arrays, node, incarnation)))
-    if len(rows) < len(leases):
-        rows = dict(await database.run(READ_BACK, (*arrays, incarnation))) | rows
-    return rows
 
 
 async def bump(database: Database, shard: int, epoch: int, incarnation: int) -> int | None:

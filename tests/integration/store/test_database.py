@@ -11,7 +11,7 @@ from psycopg import errors
 from server.engine.ports import OutcomeUnknown, StoreUnavailable
 from server.store.database import Connection, Database, classify, single_connection
 from server.store.engine_store import PostgresEngineStore
-from server.store.errors import NotApplied, Refused, Unavailable, UnknownOutcome
+from server.store.errors import Locked, NotApplied, Refused, Unavailable, UnknownOutcome
 from tests.integration.store.bench import Bench, bench
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
@@ -172,7 +172,7 @@ async def test_database_that_does_not_answer_is_unavailable(postgres: PostgresSe
         (errors.CannotConnectNow("x"), False, Unavailable),
         (errors.TooManyConnections("x"), True, Unavailable),
         (errors.DiskFull("x"), True, Unavailable),
-        (errors.LockNotAvailable("x"), True, Unavailable),
+        (errors.LockNotAvailable("x"), True, Locked),
         (errors.QueryCanceled("x"), True, Unavailable),
         (errors.ReadOnlySqlTransaction("x"), True, Unavailable),
         (errors.ConnectionFailure("x"), True, UnknownOutcome),

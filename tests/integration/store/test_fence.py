@@ -1,18 +1,22 @@
 """The fence: who may raise an epoch, and that a statement of a former owner does nothing at all."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from server.domain.ending import Recheck
 from server.domain.job import AttemptOutcome, DedupeKey, JobState
 from server.domain.outcome import Finish, Requeue
 from server.store import claim, finish, reap, shards
 from server.store.database import Database
-from server.store.errors import Unavailable
+from server.store.errors import Locked
 from server.store.fence import FENCE
 from tests.integration.store.bench import INCARNATION, NODE, Bench, bench
 from tests.support.waiting import eventually
@@ -68,20 +72,66 @@ async def test_fenced_statement_waits_for_a_fence_in_and_then_finds_nothing(stor
     assert (await store.row(job_id)).state == JobState.PENDING
 
 
-async def test_fence_in_gives_up_after_the_lock_timeout(database: str) -> None:
+@pytest.fixture
+async def impatient(database: str) -> AsyncIterator[Database]:
+    """Pools whose statements wait for a lock for a second at the most."""
     async with bench(database) as store:
         await store.sql(
-            "ALTER ROLE CURRENT_USER IN DATABASE " + database.rpartition("/")[2] + " SET lock_timeout = '100ms'"
+            "ALTER ROLE CURRENT_USER IN DATABASE " + database.rpartition("/")[2] + " SET lock_timeout = '1s'"
         )
-    async with await store.connect() as owner:
-        await owner.execute("SELECT FROM shards WHERE shard = 0 FOR SHARE")
-        fresh = Database(database, hot_connections=1, api_connections=1)
+        fresh = Database(database, hot_connections=4, api_connections=2)
         await fresh.open()
         try:
-            with pytest.raises(Unavailable, match="lock timeout"):
-                await shards.fence_in(fresh, [(0, 1, 2)], "node-2", OTHER)
+            yield fresh
         finally:
             await fresh.close()
+
+
+@contextlib.asynccontextmanager
+async def holding(dsn: str, statement: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """A session that holds what a statement locks, and is never done."""
+    options = "-c idle_in_transaction_session_timeout=0 -c lock_timeout=0"
+    connection = await psycopg.AsyncConnection.connect(dsn, options=options)
+    try:
+        await connection.execute(statement.encode())
+        yield connection
+    finally:
+        await connection.close()
+
+
+SHARE = "SELECT FROM shardwheel_store.shards WHERE shard IN (0, 2) FOR SHARE"
+
+
+async def test_fence_in_ends_a_stopped_owner_that_holds_its_locks(impatient: Database, database: str) -> None:
+    async with holding(database, SHARE) as first, holding(database, SHARE) as second:
+        began = time.monotonic()
+        leases = [(0, 1, 2), (1, 1, 2), (2, 1, 2)]
+        assert await shards.fence_in(impatient, leases, "node-2", OTHER) == {0: 2, 1: 2, 2: 2}
+        assert time.monotonic() - began < 4.0
+        for owner in (first, second):
+            with pytest.raises(psycopg.errors.AdminShutdown):
+                await owner.execute("SELECT 1")
+
+
+async def test_fence_in_goes_round_the_locks_of_strangers(impatient: Database, database: str) -> None:
+    [name] = await impatient.run("SELECT current_database()::text")
+    role = f"stranger_{name[0]}"
+    for statement in (
+        f"CREATE ROLE {role} LOGIN PASSWORD 'x'",
+        f"GRANT USAGE ON SCHEMA shardwheel_store TO {role}",
+        f"GRANT SELECT, UPDATE ON shards TO {role}",
+    ):
+        await impatient.run(statement.encode())
+    try:
+        async with holding(make_conninfo(database, user=role, password="x"), SHARE) as stranger:
+            assert await shards.fence_in(impatient, [(0, 1, 2), (1, 1, 2)], "node-2", OTHER) == {1: 2}
+            with pytest.raises(Locked):
+                await shards.fence_in(impatient, [(0, 1, 2), (2, 1, 2)], "node-2", OTHER)
+            await stranger.execute("SELECT 1")
+        assert await shards.fence_in(impatient, [(0, 1, 2), (1, 1, 2)], "node-2", OTHER) == {0: 2, 1: 2}
+    finally:
+        await impatient.run(f"DROP OWNED BY {role}".encode())
+        await impatient.run(f"DROP ROLE {role}".encode())
 
 
 async def test_bump_is_for_the_owner_at_its_epoch(store: Bench) -> None:
