@@ -64,8 +64,10 @@ proto-check: setup ## Lint the .proto files, look for breaking changes and stale
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python proto/lint.py
 
-demo: setup ## Watch a small cluster lose a worker and no job
-	$(BIN)/shardwheel demo --nodes 1 --workers 2 --kill worker
+demo: setup ## Watch a small cluster lose a node and no job: make demo ARGS="--jobs 100000 --json"
+	@# The demo itself says what is missing.
+	@$(BIN)/python -m server.embedded.get_zookeeper 2>/dev/null || true
+	@$(BIN)/shardwheel demo $(ARGS)
 
 bench: setup ## Run the whole benchmark, side by side
 	$(BIN)/python -m benchmarks

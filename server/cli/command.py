@@ -103,14 +103,15 @@ def _dev(
 @app.command("demo")
 def _demo(
     jobs: Annotated[int, typer.Option(metavar="N", help="Jobs to run, 100 to 1000000.")] = 20_000,
-    nodes: Annotated[int, typer.Option(metavar="N", help="Nodes, 1 to 8.")] = 1,
-    workers: Annotated[int, typer.Option(metavar="N", help="Workers, 1 to 16.")] = 2,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Nodes, 1 to 8.")] = 3,
+    workers: Annotated[int, typer.Option(metavar="N", help="Workers, 1 to 16.")] = 3,
     kill: Annotated[
         Kill, typer.Option(help="What to kill (-9) half-way. The only one of its kind is started again at once.")
-    ] = Kill.NONE,
+    ] = Kill.NODE,
     coordinator: Annotated[
-        CoordinatorKind, typer.Option(help="Who grants leases of shards.")
-    ] = CoordinatorKind.POSTGRES,
+        CoordinatorKind | None,
+        typer.Option(help="Who grants leases of shards. [default: zookeeper if it is here, else postgres]"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
 ) -> None:
     """Run a small cluster of real processes in a temporary folder, hit it half-way, and account for each job.
@@ -120,6 +121,6 @@ def _demo(
     from server.cli.demo import demo
 
     with told_to_people():
-        settings = DemoSettings(jobs=jobs, nodes=nodes, workers=workers, kill=kill, coordinator=coordinator)
-        if not demo(settings, as_json=as_json):
+        settings = DemoSettings(jobs=jobs, nodes=nodes, workers=workers, kill=kill)
+        if not demo(settings, coordinator, as_json=as_json):
             raise typer.Exit(FAILED)

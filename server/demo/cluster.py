@@ -6,15 +6,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from server.demo.handlers import LOG_VARIABLE
+from server.demo.leases import Leases
 from server.demo.process import DemoProcess
 from server.demo.report import Killing
 from server.demo.settings import DemoSettings, Kill
 from server.embedded import EmbeddedPostgres
 from server.embedded.port import LOOPBACK, choose_port
 from server.store.migrate import migrate
+
+# Short, so that the take-over is there to be watched; 10 s is the default.
+_SESSION_TTL: Final = "2s"
 
 
 class ProcessEnded(Exception):
@@ -25,10 +29,14 @@ class Cluster:
     """To be used in `async with`, from the main thread's event loop."""
 
     def __init__(self, settings: DemoSettings, folder: Path) -> None:
-        """Describe a cluster with everything it writes in `folder`; nothing is started yet."""
+        """Describe a cluster with everything it writes in `folder`; nothing is started yet.
+
+        Raises `ZookeeperMissing`.
+        """
         self._settings = settings
         self._folder = folder
         self._postgres = EmbeddedPostgres(folder / "postgres")
+        self._leases = Leases(settings.coordinator, folder / "zookeeper")
         self._nodes: list[DemoProcess] = []
         self._workers: list[DemoProcess] = []
         self.address = ""
@@ -39,7 +47,11 @@ class Cluster:
     async def __aenter__(self) -> Self:
         """Start everything."""
         try:
-            await _in_thread(self._postgres.start)
+            starts = (_in_thread(self._postgres.start), _in_thread(self._leases.start))
+            # To the end of both: they cannot be stopped while they start.
+            for failure in await asyncio.gather(*starts, return_exceptions=True):
+                if failure is not None:
+                    raise failure
             await migrate(self._postgres.dsn)
             self._describe()
             for process in (*self._nodes, *self._workers):
@@ -54,6 +66,16 @@ class Cluster:
     ) -> None:
         """End everything; what it knew goes away with the folder."""
         await self._end()
+
+    @property
+    def dsn(self) -> str:
+        """Connection URI of the database."""
+        return self._postgres.dsn
+
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes' names."""
+        return [node.name for node in self._nodes]
 
     def check(self) -> None:
         """Raise `ProcessEnded` if a process has ended by itself."""
@@ -97,8 +119,9 @@ class Cluster:
             "SHARDWHEEL_LISTEN": f"{LOOPBACK}:{port}",
             "SHARDWHEEL_HTTP_LISTEN": "off",
             "SHARDWHEEL_DATA_DIR": str(self._folder / name),
-            "SHARDWHEEL_COORDINATOR": self._settings.coordinator.value,
+            "SHARDWHEEL_SESSION_TTL": _SESSION_TTL,
             "SHARDWHEEL_LOG_LEVEL": "warning",
+            **self._leases.settings,
         }
         return DemoProcess(name, ["-m", "server.cli", "serve"], environment, self._folder)
 
@@ -112,6 +135,7 @@ class Cluster:
     async def _end(self) -> None:
         for process in (*self._workers, *self._nodes):
             process.kill()
+        await _in_thread(self._leases.kill)
         await _in_thread(self._postgres.kill)
 
 

@@ -1,5 +1,6 @@
-"""What the demo's workers run: a handler that does nothing but leave a record of having run."""
+"""What the demo's workers run: a handler that leaves a record of having run, and waits if it is told to."""
 
+import asyncio
 import os
 import time
 from functools import cache
@@ -25,7 +26,7 @@ def _log() -> ExecutionLog:
 
 @worker.handler(HANDLER, max_concurrency=SLOTS)
 async def work(payload: bytes, context: Context) -> None:
-    """Record the start, then the end, and return when both are on the disk."""
+    """Record the start, wait for as many seconds as the payload says, then record the end, on the disk both."""
     started_at = time.time()
     claimed_at = context.started_at
     log = _log()
@@ -41,6 +42,8 @@ async def work(payload: bytes, context: Context) -> None:
     )
     outcome = COMPLETED
     try:
+        if payload:
+            await asyncio.sleep(float(payload))
         await log.durable()
     except BaseException as stopped:
         outcome = type(stopped).__name__

@@ -1,13 +1,14 @@
 """The account of a demo: pure, from what was submitted, what the logs say, and what was killed."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
 from server.demo.settings import Kill
 from server.demo.tally import Execution, Tally
+from server.domain.sharding import shard_of_id
 
 # The result of an execution that ended this shortly before its worker was killed may not have been sent.
 _RESULT_UNDER_WAY_S: Final = 1.0
@@ -18,6 +19,7 @@ class Phase(Enum):
 
     WARM_UP = auto()
     QUIET = auto()
+    LONG = auto()
     BURST = auto()
 
 
@@ -45,6 +47,18 @@ class Killing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakeOver:
+    """What became of the shards that a killed node served."""
+
+    orphans: Collection[int]
+    """Those shards."""
+    moved: int
+    """How many of them were served next by another node."""
+    recovered_at: float | None
+    """When the last of them was served again, in seconds since 1970; None: not all are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The numbers; see the package for their meaning. Times are in milliseconds, None where nothing was measured."""
 
@@ -60,6 +74,9 @@ class Report:
     start_ms_p99: float | None
     killed: Kill
     recovered_ms: float | None
+    moved_shards: int
+    carried_on: int
+    """Jobs of the killed node that were running when it was killed, and ended where they ran."""
     victim: str
     """Name of the killed process, empty if there was none."""
     expected_duplicates: int
@@ -90,6 +107,7 @@ class Report:
             "start_ms_p99": self.start_ms_p99,
             "killed": self.killed.value,
             "recovered_ms": self.recovered_ms,
+            "moved_shards": self.moved_shards,
         }
 
 
@@ -101,8 +119,12 @@ def account(
     killing: Killing | None,
     failed: int,
     all_final: bool,
+    take_over: TakeOver | None = None,
 ) -> Report:
-    """Return the numbers; `failed` is what the cluster itself says, all others come from the logs."""
+    """Return the numbers; `failed` is what the cluster itself says, all others come from the logs.
+
+    `take_over` is what was seen of the shards of a killed node.
+    """
     executions = {job: tally.executions(job) for job in jobs}
     completed = sum(any(one.completed for one in ran) for ran in executions.values())
     repeated = {job: ran for job, ran in executions.items() if len(ran) > 1}
@@ -124,7 +146,9 @@ def account(
         start_ms_p50=percentile(lateness, 50),
         start_ms_p99=percentile(lateness, 99),
         killed=killing.kind if killing is not None else Kill.NONE,
-        recovered_ms=_first_after(executions, killing),
+        recovered_ms=_first_after(executions, killing) if take_over is None else _recovered_ms(take_over, killing),
+        moved_shards=take_over.moved if take_over is not None else 0,
+        carried_on=_carried_on(executions, killing, take_over),
         victim=killing.name if killing is not None else "",
         expected_duplicates=sum(len(ran) - 1 for ran in expected.values()),
         rerun_ms=_last_rerun(expected, killing),
@@ -168,8 +192,26 @@ def _rate(
     ]
     if not ends:
         return 0.0
-    until = killing.at if killing is not None else max(ends)
+    until = max(ends) if killing is None else min(killing.at, max(ends))
     return round(sum(end <= until for end in ends) / max(until - min(submits), 0.001), 1)
+
+
+def _recovered_ms(take_over: TakeOver, killing: Killing | None) -> float | None:
+    if killing is None or take_over.recovered_at is None:
+        return None
+    return round((take_over.recovered_at - killing.at) * 1000, 1)
+
+
+def _carried_on(
+    executions: Mapping[int, Sequence[Execution]], killing: Killing | None, take_over: TakeOver | None
+) -> int:
+    if killing is None or take_over is None:
+        return 0
+    return sum(
+        len(ran) == 1 and ran[0].completed and ran[0].started_at <= killing.at <= (ran[0].ended_at or 0.0)
+        for job, ran in executions.items()
+        if shard_of_id(job) in take_over.orphans
+    )
 
 
 def _counts_for_rate(job: SubmittedJob) -> bool:

@@ -6,7 +6,7 @@ from typing import Final
 
 from server.domain.errors import InvalidInput
 
-# Each node takes 16 of PostgreSQL's 200 connections.
+# Each node takes about 16 of PostgreSQL's 200 connections.
 MAX_NODES: Final = 8
 MAX_WORKERS: Final = 16
 
@@ -23,6 +23,7 @@ class CoordinatorKind(StrEnum):
     """Who grants leases of shards."""
 
     POSTGRES = "postgres"
+    ZOOKEEPER = "zookeeper"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +31,9 @@ class DemoSettings:
     """Raises `InvalidInput` for numbers out of range."""
 
     jobs: int = 20_000
-    nodes: int = 1
-    workers: int = 2
-    kill: Kill = Kill.NONE
+    nodes: int = 3
+    workers: int = 3
+    kill: Kill = Kill.NODE
     """The first of its kind is killed; the only one of its kind is started again at once."""
     coordinator: CoordinatorKind = CoordinatorKind.POSTGRES
 

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from server.demo.execution_log import COMPLETED, End, Start
+from server.domain.sharding import shard_of_id
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +32,8 @@ class Tally:
         self._executions: dict[int, list[Execution]] = {}
         self.completed = 0
         """Jobs with at least one completed execution."""
+        self.completed_of: Counter[int] = Counter()
+        """The same by shard."""
         self.running: Counter[str] = Counter()
         """Executions by worker that have not ended, those of killed workers included."""
 
@@ -60,6 +63,7 @@ class Tally:
             if (one.worker, one.claim, one.ended_at) == (end.worker, end.claim, None):
                 if end.outcome == COMPLETED and not any(other.completed for other in executions):
                     self.completed += 1
+                    self.completed_of[shard_of_id(end.job)] += 1
                 one.ended_at, one.outcome = end.ended_at, end.outcome
                 self.running[end.worker] -= 1
                 return

@@ -1,17 +1,32 @@
-"""What a demo shows: progress and events on stderr while it runs, the table on stdout in the end."""
+"""What a demo shows: progress, nodes and events on stderr while it runs, the table on stdout in the end."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from server.demo.report import Report
 from server.demo.settings import Kill
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """What is shown of a node."""
+
+    name: str
+    shards: int
+    jobs_per_s: float
+    killed: bool
+
+
+_BAR_CHARS: Final = 32
 
 
 class View(Protocol):
@@ -21,8 +36,8 @@ class View(Protocol):
         """Show a line that stays."""
         ...
 
-    def progress(self, *, submitted: int, completed: int) -> None:
-        """Show how far it is."""
+    def progress(self, *, submitted: int, completed: int, nodes: Sequence[NodeRow]) -> None:
+        """Show how far it is, and what each node does."""
         ...
 
 
@@ -33,26 +48,29 @@ class PlainView:
         """Show a line."""
         print(text, file=sys.stderr, flush=True)
 
-    def progress(self, *, submitted: int, completed: int) -> None:
+    def progress(self, *, submitted: int, completed: int, nodes: Sequence[NodeRow]) -> None:
         """Show nothing."""
 
 
 class LiveView:
-    """Two bars on a terminal, with the events above them."""
+    """Two bars and the nodes on a terminal, with the events above them."""
 
-    def __init__(self, bars: Progress, jobs: int) -> None:
-        self._bars = bars
+    def __init__(self, live: Live, jobs: int) -> None:
+        self._live = live
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bars = bars = Progress(*columns)
         self._submitted = bars.add_task("submitted", total=jobs)
         self._completed = bars.add_task("completed", total=jobs)
 
     def event(self, text: str) -> None:
         """Show a line above the bars."""
-        self._bars.console.print(text, markup=False, highlight=False)
+        self._live.console.print(text, markup=False, highlight=False)
 
-    def progress(self, *, submitted: int, completed: int) -> None:
+    def progress(self, *, submitted: int, completed: int, nodes: Sequence[NodeRow]) -> None:
         """Move the bars."""
         self._bars.update(self._submitted, completed=submitted)
         self._bars.update(self._completed, completed=completed)
+        self._live.update(Group(_node_table(nodes), self._bars))
 
 
 @contextmanager
@@ -62,9 +80,23 @@ def open_view(jobs: int, *, live: bool) -> Iterator[View]:
     if not (live and console.is_terminal):
         yield PlainView()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
-        yield LiveView(bars, jobs)
+    with Live(console=console, transient=True) as picture:
+        yield LiveView(picture, jobs)
+
+
+def _node_table(nodes: Sequence[NodeRow]) -> Table:
+    """One line per node: a bar of its shards, and its rate."""
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("node", no_wrap=True)
+    table.add_column("shards", justify="right", no_wrap=True)
+    table.add_column(width=_BAR_CHARS, no_wrap=True)
+    table.add_column("jobs/s", justify="right", no_wrap=True)
+    total = sum(node.shards for node in nodes)
+    for node in nodes:
+        bar = "█" * round(_BAR_CHARS * node.shards / total) if total else ""
+        name = f"{node.name} killed" if node.killed else node.name
+        table.add_row(name, str(node.shards), bar, f"{node.jobs_per_s:,.0f}", style="red" if node.killed else "")
+    return table
 
 
 def print_table(report: Report) -> None:
@@ -94,8 +126,13 @@ def _rows(report: Report) -> list[tuple[str, str, str]]:
         ("start, p50", _ms(report.start_ms_p50), "after the due time, on the idle cluster"),
         ("start, p99", _ms(report.start_ms_p99), "the same"),
     ]
-    if report.killed is not Kill.NONE:
+    if report.killed is Kill.WORKER:
         rows.append(("recovered", _ms(report.recovered_ms), f"after kill -9 of {report.victim}: a new job has run"))
+    if report.killed is Kill.NODE:
+        served = f"after kill -9 of {report.victim}: all of its shards are served again"
+        rows.append(("recovered", _ms(report.recovered_ms), served))
+        rows.append(("moved shards", str(report.moved_shards), f"of {report.victim} to other nodes"))
+        rows.append(("carried on", str(report.carried_on), f"jobs of {report.victim} that ran on through its death"))
     if report.rerun_ms is not None:
         rows.append(("run again", _ms(report.rerun_ms), f"after the kill: all that {report.victim} was running"))
     return rows

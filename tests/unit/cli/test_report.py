@@ -7,10 +7,11 @@ import pytest
 
 from server.demo.execution_log import COMPLETED, End, Start
 from server.demo.follower import Follower
-from server.demo.report import Killing, Phase, Report, SubmittedJob, account, percentile
+from server.demo.report import Killing, Phase, Report, SubmittedJob, TakeOver, account, percentile
 from server.demo.settings import DemoSettings, Kill
 from server.demo.tally import Tally
 from server.domain.errors import InvalidInput
+from server.domain.sharding import make_id
 
 KILLED_AT = 1000.0
 KILLING = Killing(kind=Kill.WORKER, name="w1", at=KILLED_AT, gone_at=KILLED_AT + 0.01)
@@ -29,9 +30,22 @@ def submitted(*jobs: int, phase: Phase = Phase.BURST, due_at: float | None = Non
 
 
 def report(
-    jobs: dict[int, SubmittedJob], tally: Tally, killing: Killing | None = None, *, all_final: bool = True
+    jobs: dict[int, SubmittedJob],
+    tally: Tally,
+    killing: Killing | None = None,
+    *,
+    all_final: bool = True,
+    take_over: TakeOver | None = None,
 ) -> Report:
-    return account(coordinator="postgres", jobs=jobs, tally=tally, killing=killing, failed=0, all_final=all_final)
+    return account(
+        coordinator="postgres",
+        jobs=jobs,
+        tally=tally,
+        killing=killing,
+        failed=0,
+        all_final=all_final,
+        take_over=take_over,
+    )
 
 
 def test_all_is_well() -> None:
@@ -54,6 +68,7 @@ def test_all_is_well() -> None:
         "start_ms_p99": None,
         "killed": "none",
         "recovered_ms": None,
+        "moved_shards": 0,
     }
 
 
@@ -126,6 +141,23 @@ def test_the_kill_of_a_node_explains_no_duplicate() -> None:
     assert (found.duplicates, found.expected_duplicates) == (1, 0)
 
 
+def test_a_killed_node_is_recovered_when_its_last_shard_is_served_again() -> None:
+    killing = Killing(kind=Kill.NODE, name="node-1", at=KILLED_AT, gone_at=KILLED_AT)
+    tally = Tally()
+    # Of a shard of the node: running at the kill, run twice, ended before, begun after. Of another: running.
+    ran_on, twice, before, after, elsewhere = make_id(1, 7), make_id(2, 7), make_id(3, 7), make_id(4, 7), make_id(5, 8)
+    for job, at in ((ran_on, -1), (twice, -1), (before, -2), (after, 1), (elsewhere, -1)):
+        start(tally, job, KILLED_AT + at)
+        end(tally, job, KILLED_AT + at + (1 if job == before else 4) - 0.5)
+    start(tally, twice, KILLED_AT + 5, claim=2, worker="w2")
+    end(tally, twice, KILLED_AT + 6, claim=2, worker="w2")
+    jobs = submitted(ran_on, twice, before, after, elsewhere)
+    found = report(jobs, tally, killing, take_over=TakeOver(orphans={7, 9}, moved=2, recovered_at=KILLED_AT + 0.9))
+    assert (found.recovered_ms, found.moved_shards, found.carried_on) == (900.0, 2, 1)
+    never = report(jobs, tally, killing, take_over=TakeOver(orphans={7, 9}, moved=1, recovered_at=None))
+    assert (never.recovered_ms, never.moved_shards) == (None, 1)
+
+
 def test_throughput_is_measured_until_the_kill() -> None:
     tally = Tally()
     for job in range(10):
@@ -134,6 +166,10 @@ def test_throughput_is_measured_until_the_kill() -> None:
     jobs = submitted(*range(10))
     assert report(jobs, tally).jobs_per_s == round(10 / 105, 1)
     assert report(jobs, tally, Killing(kind=Kill.WORKER, name="w1", at=110.0, gone_at=110.0)).jobs_per_s == 0.6
+    # Nothing was left to do at the kill: the wait for it is not counted.
+    assert report(jobs, tally, Killing(kind=Kill.WORKER, name="w1", at=900.0, gone_at=900.0)).jobs_per_s == round(
+        10 / 105, 1
+    )
 
 
 def test_start_lateness_is_that_of_the_quiet_phase() -> None:
