@@ -1,28 +1,44 @@
 """The composition root: from settings to a running node."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib import metadata
 from typing import Final
 
+from server.api.admin_orders import AdminOrders
 from server.api.admin_service import AdminService
+from server.api.admin_status import Answering
 from server.api.job_service import JobService
+from server.api.leader_call import LeaderCall
+from server.api.peer_service import PeerService
 from server.api.schedule_service import ScheduleNudges, ScheduleService
 from server.api.server import ApiServer
 from server.api.submitter import Submitter
 from server.api.validation import Limits
 from server.api.worker_service import WorkerService
+from server.cluster_orders import ManagerOrders
 from server.cluster_view import ManagerClusterView
 from server.config import NodeConfig
-from server.coordination import check_coordinator, open_coordinator
+from server.coordination import check_coordinator, coordinator_place, open_coordinator
+from server.database_watch import INTERVAL_S as LOOK_EVERY_S
+from server.database_watch import DatabaseWatch
 from server.engine.engine import Engine
 from server.engine.loops import every
 from server.engine.ports import OutcomeUnknown, StoreUnavailable
 from server.maintenance import EVERY, Maintenance
+from server.manager_observer import ManagerObserver
+from server.node_health import NodeHealth, Phase
+from server.node_http import NodeHttp
+from server.observe.engine_metrics import EngineCollector
+from server.observe.loop_lag import LoopLag
+from server.observe.metrics import Metrics
 from server.peers.channels import PeerChannels
+from server.peers.cluster_peers import ClusterPeers
 from server.shard_host import EngineShardHost
+from server.startup import patiently, until_joined
 from server.store import workers
 from server.store.catalog import Catalog
 from server.store.database import Database
@@ -46,6 +62,13 @@ MEMBERS_REFRESH_S: Final = 0.5
 STOP_GRACE_S: Final = 1.0
 
 
+class LoopEnded(Exception):
+    """A loop that a node cannot do without has ended; the log says why."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the loop {name!r} has ended")
+
+
 class Node:
     """One scheduler process. `start`, then `stop`; between them it serves."""
 
@@ -53,47 +76,101 @@ class Node:
         self.config = config
         self.address = ""
         """Where the node listens, known once it has started."""
+        self.metrics = Metrics(node=config.node, version=metadata.version("shardwheel"))
+        lag = LoopLag(self.metrics.loop_lag.observe)
+        self.health = NodeHealth(config.node, lag)
+        self.http = NodeHttp(config.http_listen, self.health, self.metrics, lag)
+        self._observer = ManagerObserver(self.metrics)
+        self._broken: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Serve. Raises `SchemaMismatch`, `Unavailable`, `InvalidInput`, or `ShardManagerError`, with words for people,
-        if it cannot."""
+        """Serve, once the database and the coordinator are there: as long as one is merely away, this waits.
+
+        What can never work is raised, with words for people: `AccessDenied`, `SchemaMismatch`, `InvalidInput`,
+        `OtherCoordinator`, or `ShardManagerError`. Nothing is left behind then, nor if this is cancelled.
+        """
+        check_coordinator(self.config)
+        self.incarnation = IncarnationFile(self.config.data_dir / f"{self.config.node}.incarnation")
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self.incarnation.close)
+            stack.push_async_callback(self.http.stop)
+            await self.http.start()
+            await self._connect(stack)
+            self._build()
+            # From here on there is something to wind up.
+            stack.pop_all()
+        try:
+            await self._serve()
+        except BaseException:
+            await self.stop()
+            raise
+        log.info(
+            "node started",
+            extra={"node": self.config.node, "address": self.address, "shards": len(self._partition_of)},
+        )
+
+    async def _connect(self, stack: contextlib.AsyncExitStack) -> None:
         config = self.config
-        check_coordinator(config)
-        shards, partitions = await check_schema(config.database)
+        database, waits_for = "the database", self._waits_for
+        shards, partitions = await patiently(database, partial(check_schema, config.database), waits_for)
         self._partition_of = [shard // (shards // partitions) for shard in range(shards)]
-        self.incarnation = IncarnationFile(config.data_dir / f"{config.node}.incarnation")
         self.database = Database(
             config.database, hot_connections=config.hot_connections, api_connections=config.api_connections
         )
-        try:
-            await self.database.open()
-            self.coordinator = await open_coordinator(config, self.database)
-            self._build()
-        except BaseException:
-            await self.database.close()
-            self.incarnation.close()
-            raise
+        stack.push_async_callback(self.database.close)
+        await patiently(database, self.database.open, waits_for)
+        self.coordinator = await patiently(
+            "the coordinator", partial(open_coordinator, config, self.database), waits_for
+        )
+
+    async def _serve(self) -> None:
         self.engine.start()
         await self.server.start()
         self._tasks = self._loops()
+        for task in self._tasks:
+            task.add_done_callback(self._loop_ended)
+        self.health.loops = self._tasks
+        await until_joined(self.manager.status, lambda: self._observer.trouble, self._waits_for)
+        self.health.phase = Phase.SERVING
         await self.server.set_serving(True)
-        log.info("node started", extra={"node": config.node, "address": self.address, "shards": shards})
+
+    def _waits_for(self, what: str) -> None:
+        self.health.waits_for = what
+
+    def _loop_ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or self.health.phase is Phase.STOPPING:
+            return
+        error = LoopEnded(task.get_name())
+        log.error("a loop has ended", extra={"loop": task.get_name()}, exc_info=task.exception())
+        self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        """Note that the node cannot go on; whoever runs it stops it."""
+        if not self._broken.done():
+            self._broken.set_result(error)
+
+    async def until_broken(self) -> None:
+        """Wait until the node cannot go on, and raise why: `LoopEnded`, or `OtherCoordinator`."""
+        raise await asyncio.shield(self._broken)
 
     async def stop(self) -> None:
         """Stop without losing anything: give the shards away, store results under way, then close."""
+        self.health.phase = Phase.STOPPING
         await self.server.set_serving(False)
         await self.manager.drain()
         await self.engine.drain(self.config.drain_grace)
         await self.engine.stop()
         await self.server.stop(STOP_GRACE_S)
-        await self.channels.close()
         await self.jobs.close()
         await self.submitter.close()
+        await self.peers.close()
+        await self.channels.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.database.close()
+        await self.http.stop()
         self.incarnation.close()
         log.info("node stopped", extra={"node": self.config.node})
 
@@ -102,7 +179,12 @@ class Node:
         self.catalog = Catalog(self.database)
         self.store = PostgresEngineStore(self.database, node=config.node, incarnation=self.incarnation.current)
         firing = FiringStore(self.database, IdBlock(self.database))
-        self.engine = Engine(self.store, firing, self._partition_of, config.timings())
+        self.cluster = ManagerClusterView(lambda: self.manager.status(), config.coordinator)
+        self.channels = PeerChannels(config.node, self._addresses)
+        self.peers = ClusterPeers(config.node, self.channels, lambda shard: self.manager.planned_owner(shard))
+        self.engine = Engine(self.store, firing, self._partition_of, config.timings(), self.peers)
+        self._handlers_changed = asyncio.Event()
+        self.engine.news.handlers_changed = self._handlers_changed.set
         self.submitter = Submitter(self.database, self._partition_of, self.engine)
         self.jobs = JobService(
             database=self.database,
@@ -110,17 +192,33 @@ class Node:
             catalog=self.catalog,
             engine=self.engine,
             submitter=self.submitter,
+            owners=self.peers,
             limits=self._limits(),
         )
-        self.cluster = ManagerClusterView(lambda: self.manager.status(), config.coordinator)
+        self.peers.watched = self.jobs.watched
         self.engine.liveness.alone = lambda: self.cluster.leader() == config.node and len(self.cluster.members()) == 1
-        self.channels = PeerChannels(config.node, self._addresses)
         self.workers = self._worker_service()
-        self.server = ApiServer([self.jobs, self._schedule_service(), self.workers, self._admin_service()])
+        self.server = ApiServer(
+            [self.jobs, self._schedule_service(), self.workers, self._admin_service(), self._peer_service()],
+            observer=self.metrics.call_ended,
+        )
         port = self.server.bind(config.listen)
         self.address = f"{config.listen.rpartition(':')[0]}:{port}"
         self.manager = self._shard_manager()
         self.engine.ownership.on_fenced = self.manager.fenced
+        self.metrics.registry.register(EngineCollector(self.engine, self.database.pools))
+        self._watch_health()
+
+    def _watch_health(self) -> None:
+        self._database_watch = DatabaseWatch(
+            self.database,
+            place=coordinator_place(self.config),
+            fit=self.manager.set_healthy,
+            replaced=self._break,
+        )
+        self.health.database = self._database_watch
+        self.health.manager = self.manager.status
+        self.health.owned = lambda: self.engine.ownership.epochs
 
     def _limits(self) -> Limits:
         return Limits(payload_bytes=self.config.max_payload_bytes)
@@ -133,13 +231,12 @@ class Node:
         return {one.node: one.address for one in self.cluster.members()}
 
     def _schedule_service(self) -> ScheduleService:
-        firer = self.engine.firer
         return ScheduleService(
             database=self.database,
             catalog=self.catalog,
             ids=IdBlock(self.database),
             partition_of=self._partition_of,
-            nudges=ScheduleNudges(changed=firer.schedules_changed, jobs_added=self.engine.jobs_added),
+            nudges=ScheduleNudges(changed=self.engine.schedule_changed, jobs_added=self.engine.jobs_added),
             now=self.engine.clock.now,
             limits=self._limits(),
         )
@@ -155,15 +252,23 @@ class Node:
         )
 
     def _admin_service(self) -> AdminService:
+        node, cluster = self.config.node, self.cluster
         return AdminService(
             database=self.database,
             partition_of=self._partition_of,
             catalog=self.catalog,
             engine=self.engine,
-            cluster=self.cluster,
-            node=self.config.node,
-            version=metadata.version("shardwheel"),
+            answering=Answering(node=node, version=metadata.version("shardwheel"), cluster=cluster),
+            orders=AdminOrders(
+                node=node,
+                cluster=cluster,
+                orders=ManagerOrders(lambda: self.manager),
+                leader=LeaderCall(node, cluster, self.channels),
+            ),
         )
+
+    def _peer_service(self) -> PeerService:
+        return PeerService(engine=self.engine, news=self.engine.news, shards=len(self._partition_of))
 
     def _shard_manager(self) -> ShardManager:
         config = self.config
@@ -174,11 +279,13 @@ class Node:
             shards=len(self._partition_of),
             replaces=self.incarnation.replaces,
             timings=ManagerTimings.for_session(config.session_ttl),
+            clock=self.engine.clock.now,
+            observer=self._observer,
         )
 
     async def _refresh_catalog(self) -> None:
         for handler in await self.catalog.refresh():
-            self.engine.handler_changed(handler.handler_id, paused=handler.paused)
+            self.engine.handler_seen(handler.handler_id, paused=handler.paused)
 
     def _loops(self) -> list[asyncio.Task[None]]:
         retention = Retention(completed=self.config.keep_completed, unsuccessful=self.config.keep_unsuccessful)
@@ -188,7 +295,10 @@ class Node:
             "maintenance": every(EVERY.total_seconds(), "maintenance", _step(maintenance.run_once)),
             "members": every(MEMBERS_REFRESH_S, "members", self.workers.tell_members),
             "channels": every(MEMBERS_REFRESH_S, "channels", self.channels.refresh),
-            "catalog": every(CATALOG_REFRESH_S, "catalog", _step(self._refresh_catalog)),
+            "database-watch": every(LOOK_EVERY_S, "database watch", self._database_watch.look),
+            "catalog": every(
+                CATALOG_REFRESH_S, "catalog", _step(self._refresh_catalog), wake=self._handlers_changed
+            ),
         }
         return [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
 

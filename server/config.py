@@ -1,5 +1,6 @@
 """Settings of a node: one frozen value, from flags and `SHARDWHEEL_*` variables."""
 
+import difflib
 import os
 import re
 import socket
@@ -15,6 +16,12 @@ from server.engine.timings import EngineTimings
 PREFIX: Final = "SHARDWHEEL_"
 OFF: Final = "off"
 """Instead of the address of a port: do not listen."""
+# Variables of clients, workers, the demo and tests, and those that Kubernetes makes for a service of this name.
+_OTHERS: Final = re.compile(
+    r"(ADDRESS|NAMESPACE|TOKEN|CA|EXECUTION_LOG|THOROUGH)$|(TEST|DEMO|BENCH|CHAOS)_|PORT(_|$)|SERVICE_(HOST|PORT)"
+)
+# From this likeness on, a word is another one misspelled.
+_SAME_WORD: Final = 0.85
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
@@ -163,6 +170,23 @@ def load_config(
             values[one.name] = _parse(variable, environment[variable], kinds[one.name])
     build: Callable[..., NodeConfig] = NodeConfig
     return build(**values)
+
+
+def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]:
+    """Return the `SHARDWHEEL_*` variables that nothing of Shardwheel reads.
+
+    Raises `InvalidInput` for one that is spelled almost as a setting: it was surely meant to be one.
+    """
+    settings = [one.name.upper() for one in fields(NodeConfig)]
+    found = []
+    for name in sorted(os.environ if environment is None else environment):
+        rest = name.removeprefix(PREFIX)
+        if rest == name or rest in settings or _OTHERS.match(rest):
+            continue
+        if near := difflib.get_close_matches(rest, settings, n=1, cutoff=_SAME_WORD):
+            raise InvalidInput(name, "***", f"is no setting; was {PREFIX}{near[0]} meant?")
+        found.append(name)
+    return found
 
 
 _PARSERS: Final[Mapping[type, Callable[[str], object]]] = {

@@ -73,6 +73,21 @@ def _migrate(
         migrate(uri, shards, partitions)
 
 
+@takes_settings
+def _change_coordinator(config: NodeConfig) -> None:
+    """Put another coordinator in charge of the cluster: the one that --coordinator names.
+
+    Stop the nodes before, and start them with the new one's settings afterwards. Nodes that still run end by
+    themselves. Leases of the new coordinator outrank those of the old one.
+    """
+    from server.cli.change_coordinator import change
+
+    change(config)
+
+
+app.command("change-coordinator")(_change_coordinator)
+
+
 @app.command("dev")
 def _dev(
     data_dir: Annotated[

@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final, TypeVar
 
-from server.app import Node
+from server.app import LoopEnded, Node
 from server.cli.failure import CommandFailed, InputRefused, one_line, setting
-from server.config import NodeConfig
-from server.store.errors import SchemaMismatch, Unavailable
-from shard_manager.errors import CoordinatorError, DataDirInUse, InvalidSetting
+from server.config import OFF, NodeConfig
+from server.store.coordination import OtherCoordinator
+from server.store.errors import AccessDenied, StoreError, Unavailable
+from shard_manager.errors import CoordinatorError, DataDirInUse, InvalidSetting, NodeNameTaken, ShardCountMismatch
 
 T = TypeVar("T")
 
@@ -70,6 +71,8 @@ async def run_node(config: NodeConfig, asked: asyncio.Event, *, started: Callabl
     """Serve until `asked` is set, then stop without losing anything. Raises `CommandFailed` if it cannot start."""
     with explained(config):
         check_listen(config.listen)
+        if config.http_listen != OFF:
+            check_listen(config.http_listen, flag=setting("http_listen"))
         node = Node(config)
         await unless_asked_to_stop(node.start(), asked)
     if asked.is_set():
@@ -79,8 +82,11 @@ async def run_node(config: NodeConfig, asked: asyncio.Event, *, started: Callabl
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     started(node)
-    await asked.wait()
-    await node.stop()
+    with explained(config):
+        try:
+            await unless_asked_to_stop(node.until_broken(), asked)
+        finally:
+            await node.stop()
 
 
 @contextmanager
@@ -88,16 +94,28 @@ def explained(config: NodeConfig) -> Iterator[None]:
     """Turn what can go wrong at a start into `CommandFailed` with words for people."""
     try:
         yield
+    except AccessDenied as error:
+        raise CommandFailed(
+            f"{setting('database')}: {one_line(error, secret=config.database)}; correct the URI, or the server's rules"
+        ) from error
     except Unavailable as error:
         raise CommandFailed(
             f"{setting('database')}: {one_line(error, secret=config.database)}; start PostgreSQL or correct the URI"
         ) from error
-    except SchemaMismatch as error:
+    except StoreError as error:
+        # A schema that does not fit, or an answer that nobody expects.
         raise CommandFailed(f"{setting('database')}: {one_line(error, secret=config.database)}") from error
     except InvalidSetting as error:
         raise InputRefused(f"{setting(error.field)}: {error.remedy} (got '{error.value}')") from error
-    except CoordinatorError as error:
-        raise CommandFailed(f"{setting('zookeeper')}: {one_line(error)}") from error
+    except OtherCoordinator as error:
+        raise CommandFailed(f"{setting('coordinator')}: {one_line(error)}") from error
+    except NodeNameTaken as error:
+        raise CommandFailed(f"{setting('node')}: {one_line(error)}") from error
+    except (CoordinatorError, ShardCountMismatch) as error:
+        name = "zookeeper" if config.coordinator == "zookeeper" else "database"
+        raise CommandFailed(f"{setting(name)}: {one_line(error)}") from error
+    except LoopEnded as error:
+        raise CommandFailed(f"{error}; the log says why; start the node again") from error
     except DataDirInUse as error:
         raise CommandFailed(f"{setting('data_dir')}: {one_line(error)}") from error
     except OSError as error:

@@ -17,7 +17,7 @@ async def _serve(config: NodeConfig) -> None:
     def started(node: Node) -> None:
         say(
             f"shardwheel {installed_version()}: node {config.node!r} serves gRPC on {node.address}, "
-            f"coordinator {config.coordinator}"
+            f"HTTP on {node.http.address or 'no port'}, coordinator {config.coordinator}"
         )
 
     async with stop_signals() as asked:

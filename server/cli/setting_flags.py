@@ -11,7 +11,7 @@ from typing import Annotated, Final, get_type_hints
 import typer
 
 from server.cli.failure import told_to_people
-from server.config import PREFIX, NodeConfig, load_config
+from server.config import PREFIX, NodeConfig, load_config, unknown_variables
 from server.domain.errors import InvalidInput
 
 _METAVARS: Final[Mapping[type, str]] = {int: "N", timedelta: "DURATION", Path: "DIR", str: "TEXT"}
@@ -34,7 +34,10 @@ def takes_settings(command: Callable[[NodeConfig], None]) -> Callable[..., None]
 
 def read_config(given: Mapping[str, str | None]) -> NodeConfig:
     """Return the settings of a node that has a database. Raises `InvalidInput`."""
+    unknown = unknown_variables()
     config = load_config(given)
+    if unknown:
+        typer.echo(f"warning: no setting is called {', '.join(unknown)}", err=True)
     check_database(config.database)
     return config
 

@@ -23,6 +23,7 @@ from server.engine.ownership import Ownership
 from server.engine.ports import DueStore, OutcomeUnknown, StoreUnavailable
 from server.engine.registry import Registry, RunningEntry
 from server.engine.slots import SlotBook, WorkerSession
+from server.engine.tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ MAX_CLAIM_JOBS: Final = 1000
 LOOK_PAST: Final = 500
 # A claim that returned this many bytes may have been cut short by its cap.
 CUT_BYTES: Final = 1 << 19
+
+LATENESS_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 3600.0)
 
 
 class Recoverer(Protocol):
@@ -88,6 +91,8 @@ class Claimer:
         self.paused_handlers: set[int] = set()
         self.claims = 0
         self.claimed_jobs = 0
+        self.lateness = Tally(LATENESS_BOUNDS_S)
+        """Seconds from the due time of jobs to their claim."""
 
     def wake(self) -> None:
         """Look for work now."""
@@ -260,6 +265,9 @@ class Claimer:
         """Bind the claimed jobs to the reserved slots, send them, and give back the slots that were not filled."""
         self.claims += 1
         self.claimed_jobs += len(result.jobs)
+        if result.now is not None:
+            for job in result.jobs:
+                self.lateness.observe((result.now - job.due_at).total_seconds())
         by_pair: dict[PairKey, list[ClaimedJob]] = {}
         for job in result.jobs:
             by_pair.setdefault((job.job_id & 0xFFF, job.handler_id), []).append(job)
@@ -295,6 +303,7 @@ class Claimer:
                 claim_epoch=job.epoch,
                 timeout_at=job.timeout_at,
                 session_id=session.session_id,
+                key=None if job.concurrency_key is None else (job.namespace_id, job.concurrency_key),
             )
             self._registry.add(entry)
             self._deadlines.watch(entry)

@@ -5,6 +5,7 @@ fenced and with their reason checked again in the statement.
 """
 
 import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -17,12 +18,15 @@ from server.domain.sharding import shard_of_id
 from server.engine.deadlines import Deadlines
 from server.engine.ownership import Ownership
 from server.engine.ports import EndingStore
-from server.engine.registry import Registry
+from server.engine.ports_peers import AttemptEnded, JobFinal, Peers
+from server.engine.registry import Registry, RunningEntry
 from server.engine.slots import SlotBook
+from server.engine.tally import Tally
 from server.engine.waiters import Waiters
 
 # A finish moves the payload to the history: a statement for more of the largest ones might never be done in its time.
 MAX_FENCED_FINISHES: Final = 64
+RUN_TIME_BOUNDS_S: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0)
 
 
 class Ender:
@@ -39,6 +43,7 @@ class Ender:
         waiters: Waiters,
         pending: Callable[[Sequence[DueJob]], None],
         key_freed: Callable[[int, int, str], None],
+        peers: Peers,
     ) -> None:
         self._store = store
         self._ownership = ownership
@@ -48,7 +53,14 @@ class Ender:
         self._waiters = waiters
         self._pending = pending
         self._key_freed = key_freed
+        self._peers = peers
         self.ended_by_state: dict[JobState, int] = {}
+        self.retries = 0
+        """Attempts that burned a try and went back to be tried again."""
+        self.by_recheck: dict[Recheck, int] = dict.fromkeys(Recheck, 0)
+        """Attempts that the owner itself has ended, by its reason."""
+        self.run_time = Tally(RUN_TIME_BOUNDS_S)
+        """Seconds from the hand-over by this node to the stored end."""
 
     def by_partition(self, refs: Iterable[AttemptRef]) -> dict[int, list[AttemptRef]]:
         """Group attempts by the partition of their job; those whose shard does not exist are left out."""
@@ -69,7 +81,9 @@ class Ender:
         if requeues:
             ended += await self._store.requeue(partition, requeues)
         self.note(ended)
-        return {one.ref for one in ended}
+        refs = {one.ref for one in ended}
+        self.retries += sum(one.burn and one.ref in refs for one in requeues)
+        return refs
 
     async def end_fenced(
         self,
@@ -97,6 +111,9 @@ class Ender:
             ends = await self._store.fenced_requeue(partition, epochs, requeues, recheck, grace, as_of)
             ended += self._checked(epochs, ends)
         self.note(ended)
+        self.by_recheck[recheck] += len(ended)
+        refs = {one.ref for one in ended}
+        self.retries += sum(one.burn and one.ref in refs for one in requeues)
         return ended
 
     async def decide_and_end_fenced(
@@ -115,27 +132,46 @@ class Ender:
         """Return the database clock and the facts of those attempts that are still open."""
         return await self._store.load_facts(partition, refs)
 
-    def forget(self, ref: AttemptRef) -> None:
-        """Drop an attempt that is known to have ended somehow."""
+    def forget(self, ref: AttemptRef) -> RunningEntry | None:
+        """Drop an attempt that is known to have ended somehow, and return what was known of it."""
         entry = self._registry.remove(ref)
         if entry is not None:
             self._deadlines.forget(ref)
             self._slots.returned(entry.worker_id, ref)
+        return entry
 
     def gone(self, ref: AttemptRef, *, job_final: bool) -> None:
         """Draw the consequences of an attempt that was ended by somebody else: by another node, or in the worker's own
-        transaction."""
-        self.forget(ref)
-        if job_final:
-            self._waiters.finished([ref.job_id])
+        transaction, of which the owner has to hear."""
+        ended = AttemptEnded(ref, final=job_final, key_told=False)
+        self.told(ended)
+        self._peers.tell_owner(shard_of_id(ref.job_id), ended)
+
+    def told(self, ended: AttemptEnded) -> None:
+        """Draw the consequences of an attempt's end that another node has told of."""
+        entry = self.forget(ended.ref)
+        if entry is not None and entry.key is not None and not ended.key_told:
+            self._key_freed(entry.shard, *entry.key)
+        if ended.final:
+            self._waiters.finished([ended.ref.job_id])
+
+    def job_final(self, job_id: int) -> None:
+        """Draw the consequences of a job's end without an attempt."""
+        self._waiters.finished([job_id])
+        self._peers.tell_owner(shard_of_id(job_id), JobFinal(job_id))
 
     def note(self, ended: Sequence[Ended]) -> None:
-        """Draw the consequences of ended attempts."""
+        """Draw the consequences of ended attempts, here and at the owners of their shards."""
         due, final = [], []
+        now_s = time.monotonic()
         for one in ended:
-            self.forget(one.ref)
+            entry = self.forget(one.ref)
+            is_final = one.state is not JobState.PENDING
+            self._peers.tell_owner(one.shard, AttemptEnded(one.ref, final=is_final, key_told=True))
+            if entry is not None and entry.session_id is not None:
+                self.run_time.observe(now_s - entry.since_s)
             self.ended_by_state[one.state] = self.ended_by_state.get(one.state, 0) + 1
-            if one.state is JobState.PENDING:
+            if not is_final:
                 due.append(DueJob(one.priority, one.due_at, one.ref.job_id, one.shard, one.handler_id))
             else:
                 final.append(one.ref.job_id)

@@ -9,7 +9,7 @@ from typing import Final
 
 from server.domain.due import DueJob
 from server.domain.due_schedule import DueSchedule, Fired, FireOrder
-from server.domain.firing import MAX_BATCH, plan_firings
+from server.domain.firing import MAX_BATCH, SkipReason, plan_firings
 from server.engine.clock import DatabaseClock
 from server.engine.failpoints import Failpoints
 from server.engine.ownership import Ownership
@@ -53,6 +53,8 @@ class FireRound:
         self._set_aside: dict[int, float] = {}
         self.batches = 0
         self.fired_jobs = 0
+        self.skipped: dict[SkipReason, int] = {}
+        """Firings that were skipped, by reason."""
 
     def owned(self, shards: Iterable[int]) -> list[int]:
         """Return those of the shards that this node owns, ascending."""
@@ -124,6 +126,7 @@ class FireRound:
             return 0
         self.batches += 1
         self.fired_jobs += len(fired.jobs)
+        self._count_skipped(orders, fired)
         if fired.jobs:
             self._on_jobs(fired.jobs)
         return len(fired.schedule_ids)
@@ -139,6 +142,12 @@ class FireRound:
             fired = await self._store.fire(partition, epochs, orders)
         self._ownership.check(epochs, fired.live_shards)
         return fired
+
+    def _count_skipped(self, orders: Sequence[FireOrder], fired: Fired) -> None:
+        for order in orders:
+            if order.due.schedule_id in fired.schedule_ids:
+                for reason, count in order.plan.skipped.items():
+                    self.skipped[reason] = self.skipped.get(reason, 0) + count
 
     def _put_aside(self, schedule_id: int) -> None:
         if len(self._set_aside) >= MAX_SET_ASIDE:

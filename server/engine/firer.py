@@ -13,11 +13,12 @@ schedules are due as they were, and their catch-up policies decide.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 from server.domain.due import DueJob
+from server.domain.firing import SkipReason
 from server.engine.clock import DatabaseClock, tick_of
 from server.engine.failpoints import Failpoints
 from server.engine.fire_round import FireRound
@@ -70,6 +71,11 @@ class Firer:
     def fired_jobs(self) -> int:
         """Jobs made since the start."""
         return self._round.fired_jobs
+
+    @property
+    def skipped_firings(self) -> Mapping[SkipReason, int]:
+        """Firings skipped since the start, by reason."""
+        return self._round.skipped
 
     def shard_started(self, shard: int) -> None:
         """This node owns the shard from now on."""

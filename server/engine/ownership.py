@@ -53,6 +53,7 @@ class Ownership:
         """Drop the shards that a fenced statement was sent with and did not find: another node owns them."""
         for shard, epoch in used:
             if shard not in live and self.epochs.get(shard) == epoch:
-                log.warning("shard fenced", extra={"shard": shard, "epoch": epoch})
+                # Whoever is told logs the loss, once, with its cause.
+                log.debug("shard fenced", extra={"shard": shard, "epoch": epoch})
                 self.remove(shard)
                 self.on_fenced(shard)

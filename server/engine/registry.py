@@ -4,8 +4,9 @@ An entry is added by a claim, or when a shard is taken over, and removed when th
 which stream this node itself handed the attempt over; None means that it did not, so that the worker has to be asked.
 """
 
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from server.domain.job import AttemptRef
@@ -22,6 +23,10 @@ class RunningEntry:
     claim_epoch: int
     timeout_at: datetime | None
     session_id: int | None
+    key: tuple[int, str] | None = None
+    """Namespace and concurrency key of a job that has one."""
+    since_s: float = field(default_factory=time.monotonic)
+    """When this node came to know it, by the monotonic clock."""
 
 
 class Registry:

@@ -99,6 +99,7 @@ class ShardRunner:
             self._ownership.check([(shard, epoch)], frozenset())
             return
         self._ownership.add(shard, raised)
+        log.info("epoch raised", extra={"shard": shard, "epoch": raised, "cause": "outcome of a claim unknown"})
         running = await self._store.load_running(partition, shard)
         unknown = [job for job in running if job.ref not in self._registry]
         await self._adoption.reconcile(partition, shard, running)

@@ -34,7 +34,12 @@ _WORD_PASSWORD: Final = re.compile(r"(\bpassword\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s'
 _QUOTED_ROWS: Final = re.compile(r"^(DETAIL|CONTEXT):.*?(?=^\s*$|\Z)", re.MULTILINE | re.DOTALL)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # These repeat at every try what the code that uses them says once.
-_QUIET: Final = {"psycopg.pool": logging.ERROR, "asyncio": logging.WARNING, "kazoo": logging.WARNING}
+_QUIET: Final = {
+    "psycopg.pool": logging.ERROR,
+    "asyncio": logging.WARNING,
+    "kazoo": logging.WARNING,
+    "uvicorn": logging.WARNING,
+}
 
 
 def configure_logging(format: str, level: str, *, stream: TextIO | None = None) -> None:

@@ -5,16 +5,18 @@ later, so that nodes of two neighbouring versions serve one schema: a node accep
 is not above its own version. The number of shards and partitions is fixed by the first migration and never changes.
 """
 
+import asyncio
 import logging
 from importlib import resources
 from typing import Final
 
+from psycopg import Error as PsycopgError
 from psycopg import errors
 from psycopg.sql import SQL, Identifier, Literal
 
 from server.domain.errors import InvalidInput
-from server.store.database import Connection, single_connection
-from server.store.errors import SchemaMismatch
+from server.store.database import Connection, classify, single_connection
+from server.store.errors import SchemaMismatch, Unavailable
 from server.store.partitions import ensure_time_partitions
 
 log = logging.getLogger(__name__)
@@ -27,6 +29,7 @@ MIGRATIONS: Final = (
     (2, "coordinator", "shard_manager.postgres", "schema.sql", 1),
     (3, "functions", "server.store", "migrations/0003_functions.sql", 1),
     (4, "worker_streams", "server.store", "migrations/0004_worker_streams.sql", 1),
+    (5, "coordinator_in_charge", "server.store", "migrations/0005_coordinator.sql", 1),
 )
 VERSION: Final = MIGRATIONS[-1][0]
 
@@ -47,6 +50,9 @@ ROLE_SETTINGS: Final = {
     "statement_timeout": "5s",
     "tcp_user_timeout": "5s",
 }
+
+# A server that accepts a connection and then says nothing must not hold up a start for ever.
+_CHECK_S: Final = 20.0
 
 _LEAF_SETTINGS: Final = {
     "jobs": "fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, "
@@ -115,14 +121,21 @@ async def apply_role_settings(dsn: str) -> None:
 
 
 async def check_schema(dsn: str) -> tuple[int, int]:
-    """Return (shards, partitions) of a database that this version can serve, else raise `SchemaMismatch`."""
-    async with single_connection(dsn) as connection:
-        try:
+    """Return (shards, partitions) of a database that this version can serve, else raise `SchemaMismatch`.
+
+    Raises `AccessDenied` if the database does not let this node in, `Unavailable` if it is away.
+    """
+    try:
+        async with asyncio.timeout(_CHECK_S), single_connection(dsn) as connection:
             return await _checked_schema(connection)
-        except errors.InsufficientPrivilege as error:
-            raise SchemaMismatch(
-                f"{error}: connect as the role that ran `shardwheel migrate`, or run it as this role"
-            ) from error
+    except errors.InsufficientPrivilege as error:
+        raise SchemaMismatch(
+            f"{error}: connect as the role that ran `shardwheel migrate`, or run it as this role"
+        ) from error
+    except TimeoutError as error:
+        raise Unavailable(f"no answer from the database within {_CHECK_S:g} s") from error
+    except PsycopgError as error:
+        raise classify(error, sent=False) from error
 
 
 async def _checked_schema(connection: Connection) -> tuple[int, int]:

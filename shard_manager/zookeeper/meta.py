@@ -32,6 +32,15 @@ class Generation:
     version: int
 
 
+async def look_at_tree(link: Link, tree: Tree, cluster_id: str) -> None:
+    """Raise `ForeignCluster` if the tree belongs to another cluster; nothing is written."""
+    found = await link.get(tree.meta)
+    if found is not None:
+        owner, _ = _decode(found[0])
+        if owner != cluster_id:
+            raise ForeignCluster(tree.root, ours=cluster_id, theirs=owner)
+
+
 async def settle_generation(link: Link, tree: Tree, cluster_id: str, draw: DrawGeneration) -> Generation:
     """Make the tree if it is missing and return the generation in force, a new one if the old is outdated.
 

@@ -26,7 +26,8 @@ URI = "postgresql://user:s3cret@127.0.0.1:1/db"
 REFUSED = [
     ([], {}, 2, ["--database (SHARDWHEEL_DATABASE)", "is required", "postgresql://user@host:5432/name"]),
     (["--database", "mysql://u:s3cret@h/d"], {}, 2, ["--database (SHARDWHEEL_DATABASE)", "has to be a URI"]),
-    ([], {"DATABASE": URI}, 1, ["--database (SHARDWHEEL_DATABASE)", "Connection refused", "start PostgreSQL"]),
+    ([], {"DATABASE": URI, "ZOOKEPER": "h:1"}, 2, ["SHARDWHEEL_ZOOKEPER: is no setting", "SHARDWHEEL_ZOOKEEPER"]),
+    (["--http-listen", "no"], {"DATABASE": URI}, 2, ["--http-listen (SHARDWHEEL_HTTP_LISTEN)", '"off"', "'no'"]),
     (["--listen", "7400"], {"DATABASE": URI}, 2, ["--listen (SHARDWHEEL_LISTEN)", "HOST:PORT", "'7400'"]),
     (["--listen", "no.such.host.invalid:1"], {"DATABASE": URI}, 2, ["--listen", "no.such.host.invalid"]),
     (["--coordinator", "etcd"], {"DATABASE": URI}, 2, ["--coordinator (SHARDWHEEL_COORDINATOR)", "'etcd'"]),
@@ -102,6 +103,12 @@ def test_serve_names_a_port_in_use_and_a_folder_it_cannot_use(folder: Path, data
         finished = shardwheel("serve", "--listen", f"127.0.0.1:{port}", "--database", database, folder=folder)
     assert finished.returncode == 1
     assert f"--listen (SHARDWHEEL_LISTEN): cannot listen on 127.0.0.1:{port}" in finished.stderr
+
+    with listener() as port:
+        flags = ["--listen", "127.0.0.1:0", "--http-listen", f"127.0.0.1:{port}", "--database", database]
+        finished = shardwheel("serve", *flags, folder=folder)
+    assert finished.returncode == 1
+    assert f"--http-listen (SHARDWHEEL_HTTP_LISTEN): cannot listen on 127.0.0.1:{port}" in finished.stderr
 
     (folder / "file").touch()
     flags = ["--listen", "127.0.0.1:0", "--database", database, "--data-dir", "file"]

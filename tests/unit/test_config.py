@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.config import load_config, parse_span
+from server.config import load_config, parse_span, unknown_variables
 from server.domain.errors import InvalidInput
 
 
@@ -47,6 +47,26 @@ def test_a_flag_wins_over_its_variable_and_that_over_the_default() -> None:
 def test_a_node_on_all_addresses_says_how_it_is_reached() -> None:
     config = load_config({"listen": "0.0.0.0:7400", "advertise": "node-a.example.org:7400"}, {})
     assert config.advertise == "node-a.example.org:7400"
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [("ZOOKEPER", "ZOOKEEPER"), ("DATABSE", "DATABASE"), ("NODES", "NODE")])
+def test_a_misspelled_variable_is_refused(wrong: str, meant: str) -> None:
+    with pytest.raises(InvalidInput, match=f"is no setting; was SHARDWHEEL_{meant} meant"):
+        unknown_variables({f"SHARDWHEEL_{wrong}": "s3cret"})
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    of_others = [
+        "ADDRESS",
+        "TOKEN",
+        "TEST_ZOOKEEPER",
+        "PORT",
+        "PORT_7400_TCP_ADDR",
+        "SERVICE_HOST",
+        "SERVICE_PORT_GRPC",
+    ]
+    environment = {f"SHARDWHEEL_{name}": "x" for name in [*of_others, "LISTEN", "IMAGE"]} | {"PATH": "/bin"}
+    assert unknown_variables(environment) == ["SHARDWHEEL_IMAGE"]
 
 
 def test_the_http_port_can_be_switched_off() -> None:

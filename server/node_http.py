@@ -1,0 +1,54 @@
+"""The HTTP port of a node: probes and metrics, answered from the first moment of the start to the last of the stop."""
+
+import asyncio
+import logging
+
+from server.config import OFF
+from server.domain.errors import InvalidInput
+from server.node_health import NodeHealth
+from server.observe.loop_lag import LoopLag
+from server.observe.metrics import Metrics
+from server.web.probes import probes_app
+from server.web.server import HttpServer
+
+log = logging.getLogger(__name__)
+
+
+class NodeHttp:
+    """`start`, then `stop`. With `listen` off, only the event loop is watched."""
+
+    def __init__(self, listen: str, health: NodeHealth, metrics: Metrics, lag: LoopLag) -> None:
+        self._listen = listen
+        self._metrics = metrics
+        self._lag = lag
+        self._watch: asyncio.Task[None] | None = None
+        self._server: HttpServer | None = None if listen == OFF else HttpServer(probes_app(health, self._page))
+        self.address = ""
+        """Where it listens, known once it has started; empty if it does not."""
+
+    async def start(self) -> None:
+        """Answer. Raises `InvalidInput` if the address cannot be listened on."""
+        self._watch = asyncio.create_task(self._lag.run(), name="event-loop-lag")
+        if self._server is None:
+            return
+        try:
+            port = self._server.bind(self._listen)
+        except OSError as error:
+            reason = (
+                f"cannot be listened on: {error.strerror or error}; choose another port, or stop what listens there"
+            )
+            raise InvalidInput("http_listen", self._listen, reason) from error
+        self.address = f"{self._listen.rpartition(':')[0]}:{port}"
+        await self._server.start()
+        log.info("http port open", extra={"address": self.address})
+
+    async def stop(self) -> None:
+        """Answer no more."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        if self._server is not None:
+            await self._server.stop()
+
+    async def _page(self, accept: str) -> tuple[bytes, str]:
+        return self._metrics.page(accept)

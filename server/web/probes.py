@@ -1,0 +1,41 @@
+"""/healthz, /readyz and /metrics."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import orjson
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from server.observe.health import HealthView, Report
+
+#: Called with the Accept header, returns a page of metrics and its content type.
+MetricsPage: TypeAlias = Callable[[str], Awaitable[tuple[bytes, str]]]
+
+
+def probes_app(health: HealthView, metrics: MetricsPage) -> Starlette:
+    """Return the application. Probes answer 200 or 503 with the checks as JSON."""
+
+    async def healthz(_: Request) -> Response:
+        return _answer(health.alive(), "alive")
+
+    async def readyz(_: Request) -> Response:
+        return _answer(health.ready(), "ready")
+
+    async def metrics_page(request: Request) -> Response:
+        page, kind = await metrics(request.headers.get("accept", ""))
+        return Response(page, headers={"content-type": kind, "cache-control": "no-store"})
+
+    return Starlette(
+        routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics_page)],
+    )
+
+
+def _answer(report: Report, verdict: str) -> Response:
+    return Response(
+        orjson.dumps(report.document(verdict), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE),
+        status_code=200 if report.ok else 503,
+        headers={"content-type": "application/json", "cache-control": "no-store"},
+    )
