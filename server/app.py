@@ -8,18 +8,13 @@ from functools import partial
 from importlib import metadata
 from typing import Final
 
-from server.api.admin_orders import AdminOrders
 from server.api.admin_service import AdminService
-from server.api.admin_status import Answering
 from server.api.job_service import JobService
-from server.api.leader_call import LeaderCall
-from server.api.peer_service import PeerService
 from server.api.schedule_service import ScheduleNudges, ScheduleService
 from server.api.server import ApiServer
 from server.api.submitter import Submitter
 from server.api.validation import Limits
 from server.api.worker_service import WorkerService
-from server.cluster_orders import ManagerOrders
 from server.cluster_view import ManagerClusterView
 from server.config import NodeConfig
 from server.coordination import check_coordinator, coordinator_place, open_coordinator
@@ -36,7 +31,6 @@ from server.observe.engine_metrics import EngineCollector
 from server.observe.loop_lag import LoopLag
 from server.observe.metrics import Metrics
 from server.peers.channels import PeerChannels
-from server.peers.cluster_peers import ClusterPeers
 from server.shard_host import EngineShardHost
 from server.startup import patiently, until_joined
 from server.store import workers
@@ -162,10 +156,9 @@ class Node:
         await self.engine.drain(self.config.drain_grace)
         await self.engine.stop()
         await self.server.stop(STOP_GRACE_S)
+        await self.channels.close()
         await self.jobs.close()
         await self.submitter.close()
-        await self.peers.close()
-        await self.channels.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -179,12 +172,7 @@ class Node:
         self.catalog = Catalog(self.database)
         self.store = PostgresEngineStore(self.database, node=config.node, incarnation=self.incarnation.current)
         firing = FiringStore(self.database, IdBlock(self.database))
-        self.cluster = ManagerClusterView(lambda: self.manager.status(), config.coordinator)
-        self.channels = PeerChannels(config.node, self._addresses)
-        self.peers = ClusterPeers(config.node, self.channels, lambda shard: self.manager.planned_owner(shard))
-        self.engine = Engine(self.store, firing, self._partition_of, config.timings(), self.peers)
-        self._handlers_changed = asyncio.Event()
-        self.engine.news.handlers_changed = self._handlers_changed.set
+        self.engine = Engine(self.store, firing, self._partition_of, config.timings())
         self.submitter = Submitter(self.database, self._partition_of, self.engine)
         self.jobs = JobService(
             database=self.database,
@@ -192,14 +180,14 @@ class Node:
             catalog=self.catalog,
             engine=self.engine,
             submitter=self.submitter,
-            owners=self.peers,
             limits=self._limits(),
         )
-        self.peers.watched = self.jobs.watched
+        self.cluster = ManagerClusterView(lambda: self.manager.status(), config.coordinator)
         self.engine.liveness.alone = lambda: self.cluster.leader() == config.node and len(self.cluster.members()) == 1
+        self.channels = PeerChannels(config.node, self._addresses)
         self.workers = self._worker_service()
         self.server = ApiServer(
-            [self.jobs, self._schedule_service(), self.workers, self._admin_service(), self._peer_service()],
+            [self.jobs, self._schedule_service(), self.workers, self._admin_service()],
             observer=self.metrics.call_ended,
         )
         port = self.server.bind(config.listen)
@@ -231,12 +219,13 @@ class Node:
         return {one.node: one.address for one in self.cluster.members()}
 
     def _schedule_service(self) -> ScheduleService:
+        firer = self.engine.firer
         return ScheduleService(
             database=self.database,
             catalog=self.catalog,
             ids=IdBlock(self.database),
             partition_of=self._partition_of,
-            nudges=ScheduleNudges(changed=self.engine.schedule_changed, jobs_added=self.engine.jobs_added),
+            nudges=ScheduleNudges(changed=firer.schedules_changed, jobs_added=self.engine.jobs_added),
             now=self.engine.clock.now,
             limits=self._limits(),
         )
@@ -252,23 +241,15 @@ class Node:
         )
 
     def _admin_service(self) -> AdminService:
-        node, cluster = self.config.node, self.cluster
         return AdminService(
             database=self.database,
             partition_of=self._partition_of,
             catalog=self.catalog,
             engine=self.engine,
-            answering=Answering(node=node, version=metadata.version("shardwheel"), cluster=cluster),
-            orders=AdminOrders(
-                node=node,
-                cluster=cluster,
-                orders=ManagerOrders(lambda: self.manager),
-                leader=LeaderCall(node, cluster, self.channels),
-            ),
+            cluster=self.cluster,
+            node=self.config.node,
+            version=metadata.version("shardwheel"),
         )
-
-    def _peer_service(self) -> PeerService:
-        return PeerService(engine=self.engine, news=self.engine.news, shards=len(self._partition_of))
 
     def _shard_manager(self) -> ShardManager:
         config = self.config
@@ -279,13 +260,12 @@ class Node:
             shards=len(self._partition_of),
             replaces=self.incarnation.replaces,
             timings=ManagerTimings.for_session(config.session_ttl),
-            clock=self.engine.clock.now,
             observer=self._observer,
         )
 
     async def _refresh_catalog(self) -> None:
         for handler in await self.catalog.refresh():
-            self.engine.handler_seen(handler.handler_id, paused=handler.paused)
+            self.engine.handler_changed(handler.handler_id, paused=handler.paused)
 
     def _loops(self) -> list[asyncio.Task[None]]:
         retention = Retention(completed=self.config.keep_completed, unsuccessful=self.config.keep_unsuccessful)
@@ -296,9 +276,7 @@ class Node:
             "members": every(MEMBERS_REFRESH_S, "members", self.workers.tell_members),
             "channels": every(MEMBERS_REFRESH_S, "channels", self.channels.refresh),
             "database-watch": every(LOOK_EVERY_S, "database watch", self._database_watch.look),
-            "catalog": every(
-                CATALOG_REFRESH_S, "catalog", _step(self._refresh_catalog), wake=self._handlers_changed
-            ),
+            "catalog": every(CATALOG_REFRESH_S, "catalog", _step(self._refresh_catalog)),
         }
         return [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
 
