@@ -69,7 +69,7 @@ class Leader:
             obeyed = await self._obey(self._pacing, view, pace, now_s)
             if obeyed is not view:
                 # One bounded step at a time.
-                pace = replace(pace, voluntary=False)
+                pace = replace(pace, voluntary=False, unbounded=False)
             view = await self._keep_up(self._pacing, obeyed, pace, now_s)
         except (NotLeader, PlanConflict) as overtaken:
             logger.info("plan not written", extra={"node": self._node, "error": str(overtaken)})
@@ -131,7 +131,8 @@ class Leader:
         orders = view.plan.orders if view.plan is not None else Orders()
         incarnations = {node: member.incarnation for node, member in view.members.items()}
         decision = Decision(orders=orders.without_expired(self._clock(), incarnations), reason="")
-        planned = self._plan(view, pace, decision, self._max_moves if pace.voluntary else 0)
+        max_moves = None if pace.unbounded else self._max_moves if pace.voluntary else 0
+        planned = self._plan(view, pace, decision, max_moves)
         if pace.voluntary and not any(move.cause is MoveCause.BALANCE for move in planned.moves):
             pacing.balanced()
         return await self._write(pacing, view, planned, now_s)

@@ -4,6 +4,8 @@ One node that vanishes alone is dead: its shards are given out at once. Several 
 just after the leader's own session began, look more like a coordinator that was away and is coming back, and they get
 `loss_guard` to return before their shards move. Balance is never urgent: it waits until membership has been still for
 `settle`, and so long again after each round of moves. When people ask for it, only `wave` lies between the rounds.
+In the first `settle` after the very first plan, whoever comes is given a fair share at once: the nodes of a new cluster
+start together, and there is nothing yet that a move could disturb.
 """
 
 from collections.abc import Collection
@@ -15,10 +17,12 @@ from shard_manager.coordinator import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """`hold`: absent nodes whose shards stay theirs for now. `voluntary`: whether moves for balance may be made."""
+    """`hold`: absent nodes whose shards stay theirs for now. `voluntary`: whether moves for balance may be made;
+    `unbounded`: as many as it takes, for the cluster is new."""
 
     hold: frozenset[str]
     voluntary: bool
+    unbounded: bool = False
 
 
 class Pacing:
@@ -34,6 +38,7 @@ class Pacing:
         self._missing_since_s: dict[str, float] = {}
         self._hold_until_s: dict[str, float] = {}
         self._still_since_s = started_s
+        self._new_until_s = started_s
 
     def pace(self, members: Collection[str], plan: Plan | None, now_s: float) -> Pace:
         """Take note of who is here now and say what may move."""
@@ -41,13 +46,17 @@ class Pacing:
         if present != self._present:
             self._present = present
             self._still_since_s = now_s
+        if plan is None:
+            self._new_until_s = now_s + self._settle_s
+        is_new = now_s < self._new_until_s
         owners = frozenset(plan.owners.values()) if plan is not None else frozenset()
         missing = owners - present
         self._missing_since_s = {node: self._missing_since_s.get(node, now_s) for node in missing}
         self._hold_until_s = {node: self._hold_until(node) for node in missing}
         return Pace(
             hold=frozenset(node for node, until_s in self._hold_until_s.items() if until_s > now_s),
-            voluntary=self._still_since_s + self._settle_s <= now_s or self._next_wave_is_due(now_s),
+            voluntary=is_new or self._still_since_s + self._settle_s <= now_s or self._next_wave_is_due(now_s),
+            unbounded=is_new,
         )
 
     def _hold_until(self, node: str) -> float:

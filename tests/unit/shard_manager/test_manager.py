@@ -74,10 +74,22 @@ async def test_a_joiner_gets_its_share_and_no_shard_is_ever_served_twice(site: S
 async def test_balance_moves_in_small_rounds(site: Site) -> None:
     async with site.node("a", max_moves=3) as a:
         await a.owns(16)
+        await asyncio.sleep(TIMINGS.settle.total_seconds())
         async with site.node("b") as b:
             await b.owns(8)
         sizes = [event.moves for event in a.events.of(PlanWritten) if isinstance(event, PlanWritten)]
         assert sizes == [16, 3, 3, 2]
+
+
+@virtual_time
+async def test_the_nodes_of_a_new_cluster_share_at_once(site: Site) -> None:
+    async with site.node("a", max_moves=3) as a:
+        await a.owns(16)
+        async with site.node("b") as b:
+            await b.owns(8)
+        sizes = [event.moves for event in a.events.of(PlanWritten) if isinstance(event, PlanWritten)]
+        assert sizes == [16, 8]
+    site.check()
 
 
 @virtual_time
@@ -186,6 +198,7 @@ async def test_losing_the_session_cuts_a_graceful_stop_short(site: Site) -> None
     unhurried = replace(TIMINGS, stop_call=ms(60_000))
     async with site.node("a", timings=unhurried) as a:
         await a.owns(16)
+        await asyncio.sleep(TIMINGS.settle.total_seconds())
         site.hosts["a"].hang_on_stop = {(3, True)}
         other = MemoryCoordinator(site.cluster)
         plan = (await a.coordinator.view()).plan

@@ -59,3 +59,18 @@ def test_balance_waits_until_membership_is_still() -> None:
     leader.moved(121.0)
     assert not leader.pace({"a", "b", "c"}, PLAN, 125.9).voluntary
     assert leader.pace({"a", "b", "c"}, PLAN, 126.0).voluntary
+
+
+def test_the_nodes_of_a_new_cluster_are_balanced_at_once() -> None:
+    leader = pacing()
+    assert leader.pace({"a"}, None, 110.0).unbounded
+    joined = leader.pace({"a", "b", "c", "d"}, PLAN, 114.9)
+    assert joined.voluntary
+    assert joined.unbounded
+    late = leader.pace({"a", "b", "c", "d", "e"}, PLAN, 115.0)
+    assert not late.voluntary
+    assert not late.unbounded
+
+
+def test_a_new_session_of_an_old_cluster_is_no_new_cluster() -> None:
+    assert not pacing().pace({"a", "b"}, PLAN, 100.0).unbounded
