@@ -38,6 +38,8 @@ class Promise(StrEnum):
     """More jobs of a concurrency key ran than its limit."""
     DEDUPE = "dedupe"
     """One dedupe key made several jobs, or one submit did."""
+    EPOCH = "epoch_violations"
+    """A shard's epoch fell, or belongs to several incarnations, or somebody acted for a shard without owning it."""
     NO_STRIKE = "no_strike"
     """A fault that was to strike never did: the run proves nothing about it."""
 
@@ -190,7 +192,7 @@ def check_early(history: History) -> Findings:
             None if final is None else final.scheduled_for,
         ]
         for due_at in wanted:
-            early_s = 0.0 if due_at is None else due_at - min(one.claimed_at, one.started.wall)
+            early_s = 0.0 if due_at is None else due_at - one.offset_s - min(one.claimed_at, one.started.wall)
             if early_s > _MICROSECOND:
                 text = f"{early_s * 1000:.3f} ms before its due time: {_described(one)}"
                 broken.append(Violation(Promise.EARLY, f"job {one.job}", text))
@@ -273,6 +275,34 @@ def check_dedupe(history: History) -> Findings:
     return Findings(broken, {"answered_repeatedly": sum(count > 1 for count in repeated.values())})
 
 
+def check_epochs(history: History) -> Findings:
+    """Epochs of a shard only grow, each belongs to one incarnation of one node, and nobody else acts under it."""
+    broken = []
+    present: dict[int, int] = {}
+    owners: dict[tuple[int, int], set[tuple[object, ...]]] = defaultdict(set)
+    for one in history.raises:
+        subject = f"shard {one.shard}"
+        expected = present.get(one.shard, one.before)
+        if one.epoch <= one.before or one.before != expected:
+            text = f"epoch {one.before} became {one.epoch}, after {expected}, by {one.process}"
+            broken.append(Violation(Promise.EPOCH, subject, text))
+        present[one.shard] = one.epoch
+        owners[one.shard, one.epoch].add((one.owner, one.incarnation, one.process))
+    for (shard, epoch), several in owners.items():
+        if len(several) > 1:
+            text = f"epoch {epoch} belongs to {sorted(map(str, several))}"
+            broken.append(Violation(Promise.EPOCH, f"shard {shard}", text))
+    broken += [
+        Violation(
+            Promise.EPOCH,
+            f"shard {one.shard}",
+            f"{one.deed} by {one.process} under epoch {one.used}, when {one.owner} owned it at epoch {one.epoch}",
+        )
+        for one in history.trespasses
+    ]
+    return Findings(broken, {"epochs": len(history.raises), "epoch_violations": len(broken)})
+
+
 def check_strikes(history: History) -> Findings:
     """Every fault that was chosen has struck."""
     struck = Counter(strike.fault for strike in history.strikes)
@@ -293,6 +323,7 @@ CHECKERS: Final[Sequence[Callable[[History], Findings]]] = (
     check_firings,
     check_keys,
     check_dedupe,
+    check_epochs,
     check_strikes,
 )
 

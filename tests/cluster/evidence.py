@@ -9,7 +9,7 @@ import orjson
 import psycopg
 from psycopg.rows import dict_row
 
-from tests.cluster.history import Answer, Execution, FinalJob, Life, Recurring, Stop, Strike, Submission
+from tests.cluster.history import Answer, Cut, Execution, FinalJob, Life, Recurring, Stop, Strike, Submission
 from tests.cluster.journal import Line, instant_of, number, optional_number, read_lines, text, whole
 
 _STATES: Final = {0: "pending", 1: "running", 2: "pending", 3: "completed", 4: "failed", 5: "cancelled"}
@@ -150,7 +150,7 @@ def lives_of(lines: Iterable[Line]) -> tuple[Life, ...]:
     lives: dict[tuple[str, int], Life] = {}
     for line in lines:
         event, process = text(line, "event"), text(line, "process")
-        if event == "strike":
+        if event in ("strike", "severed", "joined"):
             continue
         key, at = (process, whole(line, "pid")), instant_of(line)
         if event == "started":
@@ -174,6 +174,23 @@ def lives_of(lines: Iterable[Line]) -> tuple[Life, ...]:
             case _:
                 raise ValueError(f"unknown event in {line}")
     return tuple(lives.values())
+
+
+def read_cuts(path: Path) -> tuple[Cut, ...]:
+    """Return the times in which the network was broken. Overlapping ones of one pair are told one by one."""
+    cuts: list[Cut] = []
+    for line in read_lines(path):
+        if line["event"] not in ("severed", "joined"):
+            continue
+        source, target, at = text(line, "source"), text(line, "target"), instant_of(line)
+        if line["event"] == "severed":
+            cuts.append(Cut(source=source, target=target, began=at))
+            continue
+        position = next(
+            number for number, one in enumerate(cuts) if (one.source, one.target, one.ended) == (source, target, None)
+        )
+        cuts[position] = replace(cuts[position], ended=at)
+    return tuple(cuts)
 
 
 def read_strikes(path: Path) -> tuple[Strike, ...]:

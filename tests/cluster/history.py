@@ -51,12 +51,14 @@ class Execution:
     worker: str
     pid: int
     claimed_at: float
-    """By the database's clock."""
+    """By the database's clock, less `offset_s`."""
     started: Instant
     ended: Instant | None = None
     """None if the process was killed before, or the handler still ran when the file was read."""
     outcome: str = ""
     """`COMPLETED` of `worker_program`, or the name of an exception."""
+    offset_s: float = 0.0
+    """How far the database's clock was ahead of the machine's when it was claimed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,48 @@ class Recurring:
     skipped: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class EpochRaise:
+    """A shard's epoch became another one."""
+
+    shard: int
+    before: int
+    epoch: int
+    process: str
+    """The process whose connection did it, with the number of its start."""
+    owner: str | None
+    """The node that the shard belongs to by the database's account,"""
+    incarnation: int | None
+    """and its incarnation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trespass:
+    """Something that only the owner of a shard may do was done by another process, or under another epoch."""
+
+    deed: str
+    """`claim`, `reap`, `fire` or `clean`."""
+    shard: int
+    epoch: int
+    """The shard's epoch when it was done."""
+    used: int | None
+    """The epoch that it was done under; None if it leaves no trace."""
+    process: str
+    owner: str | None
+    """The process that had raised the shard's epoch to that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A time in which one process did not reach another over the network, in one direction at least."""
+
+    source: str
+    """Who connects."""
+    target: str
+    began: Instant
+    ended: Instant | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strike:
     """A fault that really happened: its victim was alive and was hit."""
@@ -146,3 +190,7 @@ class History:
     chosen: tuple[str, ...] = ()
     """The kinds of faults that were to strike."""
     strikes: tuple[Strike, ...] = ()
+    cuts: tuple[Cut, ...] = ()
+    raises: tuple[EpochRaise, ...] = ()
+    """In the order in which they happened to each shard."""
+    trespasses: tuple[Trespass, ...] = ()

@@ -5,20 +5,20 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from math import ceil
 from pathlib import Path
 from typing import Final
 
 import psycopg
 
 from server.config import parse_span
+from tests.cluster.audit import litter, read_raises, read_trespasses
 from tests.cluster.checker import Verdict, check
 from tests.cluster.client import Load, Submitters
 from tests.cluster.cluster import Cluster
 from tests.cluster.evidence import (
     PlannedSchedule,
     left_to_do,
+    read_cuts,
     read_executions,
     read_jobs,
     read_lives,
@@ -27,13 +27,15 @@ from tests.cluster.evidence import (
     read_submissions,
 )
 from tests.cluster.history import History
+from tests.cluster.moved_clock import on_machine_time, read_moves
 from tests.cluster.nemeses import Blow, Nemesis, Times
-from tests.cluster.worker_program import SHORT
-from worker_sdk import AsyncClient, CatchUp, NewSchedule, Overlap
+from tests.cluster.recurring import create_schedules
 
 # Quiet is given up after so long without any news.
 _PATIENCE_S: Final = 25.0
 _POLL_S: Final = 0.2
+_LITTER_SHARE: Final = 0.2
+_LITTER_EVERY_S: Final = 3.0
 
 
 @dataclass(slots=True)
@@ -44,6 +46,8 @@ class Run:
     submitters: Submitters
     chosen: Sequence[str] = ()
     schedules: list[PlannedSchedule] = field(default_factory=list)
+    audited: bool = False
+    """Whether the audit has been set up in the database."""
 
     @property
     def times(self) -> Times:
@@ -58,40 +62,28 @@ class Run:
         """Send the load while the nemesis strikes, then heal everything, and wait until no job is left."""
         async with asyncio.TaskGroup() as group:
             supervisor = group.create_task(self.cluster.supervise())
+            others = [supervisor, *([group.create_task(self._litter())] if self.audited else [])]
             async with asyncio.TaskGroup() as work:
                 work.create_task(self.submitters.run())
                 work.create_task(Nemesis(self.cluster).run(blows))
             await self.cluster.heal()
             await self.quiet()
-            supervisor.cancel()
+            for other in others:
+                other.cancel()
 
-    async def add_schedules(self, count: int, seconds: float) -> None:
-        """Create schedules that fire every second for about so long: half of them exactly, half by the defaults."""
-        # Not at once: the answer of a schedule that is created just before a second may know of its first firing.
-        first = ceil(time.time()) + 2
-        end = first + ceil(seconds) - 2
-        nominal = tuple(float(second) for second in range(first, end))
-        async with AsyncClient(self.cluster.address) as client:
-            for number in range(count):
-                exact = number % 2 == 0
-                wanted = NewSchedule(
-                    name=f"schedule-{number}",
-                    handler=SHORT,
-                    payload={},
-                    job_name=f"schedule-{number}",
-                    cron="* * * * * *" if number % 4 < 2 else "",
-                    every=None if number % 4 < 2 else 1.0,
-                    anchor=None if number % 4 < 2 else _ANCHOR,
-                    start_at=datetime.fromtimestamp(first, UTC),
-                    end_at=datetime.fromtimestamp(end, UTC),
-                    catch_up=CatchUp.ALL if exact else None,
-                    overlap=Overlap.ALLOW if exact else None,
-                )
-                created = await client.create_schedule(wanted)
-                assert created.next_fire_at == wanted.start_at
-                self.schedules.append(
-                    PlannedSchedule(schedule=created.id, name=wanted.name, nominal=nominal, exact=exact)
-                )
+    async def _litter(self) -> None:
+        """For ever: leave dedupe keys behind that have to be cleaned up."""
+        while True:
+            try:
+                await asyncio.to_thread(litter, self.cluster.dsn, _LITTER_SHARE)
+            except psycopg.Error:
+                # PostgreSQL may be away, or busy with something else.
+                pass
+            await asyncio.sleep(_LITTER_EVERY_S)
+
+    async def add_schedules(self, count: int, seconds: float, steps: Sequence[int] = (1,)) -> None:
+        """Create schedules that fire for about so long, every so many seconds in turn; see `create_schedules`."""
+        self.schedules += await create_schedules(self.cluster.address, count, seconds, steps)
 
     async def quiet(self, timeout_s: float = 120.0) -> None:
         """Wait until every schedule has ended and no job is left that is not final."""
@@ -119,12 +111,17 @@ class Run:
             kill_grace_s=parse_span(cluster.settings["kill_grace"]).total_seconds(),
             submissions=submissions,
             answers=answers,
-            executions=read_executions(cluster.execution_files),
+            executions=on_machine_time(
+                read_executions(cluster.execution_files), read_moves(cluster.clock_journal.path)
+            ),
             lives=read_lives(cluster.journal.path),
             jobs=read_jobs(cluster.dsn),
             schedules=read_schedules(cluster.dsn, self.schedules),
             chosen=tuple(self.chosen),
             strikes=read_strikes(cluster.journal.path),
+            cuts=read_cuts(cluster.journal.path),
+            raises=read_raises(cluster.dsn) if self.audited else (),
+            trespasses=read_trespasses(cluster.dsn) if self.audited else (),
         )
 
     def verdict(self, **labels: object) -> tuple[History, Verdict]:
@@ -139,7 +136,6 @@ class Run:
 
 
 CLIENT_FILE: Final = "client.journal"
-_ANCHOR: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def new_run(cluster: Cluster, *, seed: int, load: Load, chosen: Sequence[str] = ()) -> Run:

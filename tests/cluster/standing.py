@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tests.cluster.hearing import cut_off
 from tests.cluster.history import Execution, History, Life, Stop, Submission
 from tests.cluster.worker_program import COMPLETED
 
@@ -17,6 +18,8 @@ class Cause(StrEnum):
     WORKER_DIED = "worker_died"
     WORKER_STOPPED = "worker_stopped"
     """Stopped for longer than its lease, or than the grace of a stream that was broken."""
+    WORKER_CUT_OFF = "worker_cut_off"
+    """From every node that could have kept its lease, for as long as that, or as the grace of a stream that broke."""
     GIVEN_BACK = "given_back"
     """By a worker that was asked to stop."""
     UNACKNOWLEDGED = "unacknowledged"
@@ -55,6 +58,7 @@ class Standing:
         self._breaks = [
             stop.ended for life in history.lives if life.kind == "node" for stop in life.stops if stop.ended
         ]
+        self._cut_off = cut_off(history)
         names = {answer.job: answer.name for answer in history.answers} | {job.job: job.name for job in history.jobs}
         by_name = {submission.name: submission for submission in history.submissions}
         self._submissions = {job: by_name[name] for job, name in names.items() if name in by_name}
@@ -75,6 +79,7 @@ class Standing:
         if life is not None:
             ends += [end.mono for end in (life.killed, life.gone) if end is not None]
             valid += [mono for mono, _ in self._lost_leases(life, execution)]
+            valid += self._lost_by_network(life, execution)
         timeout_s = self._timeout_s(execution)
         if timeout_s is not None:
             drift = execution.started.mono - execution.started.wall
@@ -95,6 +100,9 @@ class Standing:
                 return Cause.WORKER_STOPPED
             if life.killed is not None and life.killed.wall <= later.claimed_at:
                 return Cause.WORKER_DIED
+            drift = execution.started.wall - execution.started.mono
+            if any(mono + drift <= later.claimed_at for mono in self._lost_by_network(life, execution)):
+                return Cause.WORKER_CUT_OFF
             asked = life.terminated is not None and life.terminated.wall <= later.claimed_at
             if asked and execution.outcome != COMPLETED:
                 return Cause.GIVEN_BACK
@@ -121,6 +129,16 @@ class Standing:
             reasons = [_LEAST_LEASE * self._history.lease_s, *self._graces(stop)]
             lost += [(began.mono + after_s, began.wall + after_s) for after_s in reasons if after_s <= length_s]
         return lost
+
+    def _lost_by_network(self, life: Life, execution: Execution) -> list[float]:
+        """Return when (monotonic) the worker may have been given up because no node heard it, from the claim on."""
+        enough_s = min(_LEAST_LEASE * self._history.lease_s, self._history.reset_grace_s)
+        drift = execution.started.mono - execution.started.wall
+        return [
+            began + enough_s
+            for began, ended in self._cut_off.get(life.process, [])
+            if ended > execution.claimed_at + drift and ended - began >= enough_s
+        ]
 
     def _graces(self, stop: Stop) -> list[float]:
         """Return how long after a stop began the grace of a broken stream may have been over.
