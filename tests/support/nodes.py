@@ -29,20 +29,41 @@ QUICK = {
 }
 
 
+def configured_node(database: str, folder: Path, *, name: str = "node-a", **settings: str) -> Node:
+    """A node that has not started."""
+    needs = {"database": database, "listen": "127.0.0.1:0", "data_dir": folder, "node": name}
+    return Node(load_config({**QUICK, **needs, **settings}, {}))
+
+
 @contextlib.asynccontextmanager
 async def running_node(database: str, folder: Path, *, name: str = "node-a", **settings: str) -> AsyncIterator[Node]:
     """A started node that owns every shard."""
-    node = Node(
-        load_config(
-            {**QUICK, "database": database, "listen": "127.0.0.1:0", "data_dir": folder, "node": name, **settings}, {}
-        )
-    )
+    node = configured_node(database, folder, name=name, **settings)
     await node.start()
     try:
         await eventually(lambda: bool(node.engine.ownership.epochs) and owns_all(node))
         yield node
     finally:
         await node.stop()
+
+
+@contextlib.asynccontextmanager
+async def running_nodes(database: str, folder: Path, count: int, **settings: str) -> AsyncIterator[list[Node]]:
+    """Started nodes of one cluster, each with its share of the shards."""
+    names = [f"node-{letter}" for letter in "abcdefgh"[:count]]
+    nodes = [configured_node(database, folder / name, name=name, **settings) for name in names]
+    async with contextlib.AsyncExitStack() as stack:
+        for node in nodes:
+            await node.start()
+            stack.push_async_callback(node.stop)
+        await eventually(lambda: shared(nodes), timeout_s=60, what="shards of every node")
+        yield nodes
+
+
+def shared(nodes: Sequence[Node]) -> bool:
+    """Whether the nodes serve every shard together, each about as many."""
+    counts = [len(node.engine.ownership.epochs) for node in nodes]
+    return sum(counts) == len(nodes[0].engine.ownership.partition_of) and max(counts) - min(counts) <= 1
 
 
 def owns_all(node: Node) -> bool:

@@ -54,6 +54,14 @@ class RawWorker:
     async def __aexit__(self, *_: object) -> None:
         await self.break_stream()
 
+    def beside(self, address: str) -> "RawWorker":
+        """Return the same worker's stream to another node; what the worker holds is common to its streams."""
+        other = RawWorker(
+            address, handlers=self.handlers, name=self.name, incarnation=self.incarnation, namespace=self.namespace
+        )
+        other.running, other.finished = self.running, self.finished
+        return other
+
     async def connect(self, *, credit: bool = True) -> None:
         """Open a stream, say hello with what runs, and wait for the welcome."""
         self.welcome, self.error = None, None
