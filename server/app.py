@@ -8,13 +8,18 @@ from functools import partial
 from importlib import metadata
 from typing import Final
 
+from server.api.admin_orders import AdminOrders
 from server.api.admin_service import AdminService
+from server.api.admin_status import Answering
 from server.api.job_service import JobService
+from server.api.leader_call import LeaderCall
+from server.api.peer_service import PeerService
 from server.api.schedule_service import ScheduleNudges, ScheduleService
 from server.api.server import ApiServer
 from server.api.submitter import Submitter
 from server.api.validation import Limits
 from server.api.worker_service import WorkerService
+from server.cluster_orders import ManagerOrders
 from server.cluster_view import ManagerClusterView
 from server.config import NodeConfig
 from server.coordination import check_coordinator, coordinator_place, open_coordinator
@@ -246,9 +251,13 @@ class Node:
             partition_of=self._partition_of,
             catalog=self.catalog,
             engine=self.engine,
-            cluster=self.cluster,
-            node=self.config.node,
-            version=metadata.version("shardwheel"),
+            answering=Answering(node=node, version=metadata.version("shardwheel"), cluster=cluster),
+            orders=AdminOrders(
+                node=node,
+                cluster=cluster,
+                orders=ManagerOrders(lambda: self.manager),
+                leader=LeaderCall(node, cluster, self.channels),
+            ),
         )
 
     def _shard_manager(self) -> ShardManager:
@@ -257,6 +266,7 @@ class Node:
             self.coordinator,
             EngineShardHost(self.engine.shards, self.store),
             member=Member(node=config.node, incarnation=self.incarnation.current, address=self._advertised()),
+        node, cluster = self.config.node, self.cluster
             shards=len(self._partition_of),
             replaces=self.incarnation.replaces,
             timings=ManagerTimings.for_session(config.session_ttl),
@@ -279,6 +289,7 @@ class Node:
             "catalog": every(CATALOG_REFRESH_S, "catalog", _step(self._refresh_catalog)),
         }
         return [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
+            clock=self.engine.clock.now,
 
 
 def _step(work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:

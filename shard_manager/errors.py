@@ -8,6 +8,7 @@ ShardManagerError
 ├── OrderRefused            an order of an operator cannot be obeyed, and nothing was changed
 │   ├── UnknownNode              no such node
 │   ├── UnknownShard             no such shard
+│   ├── ProcessGone              the process that was meant has been replaced by a later one
 │   ├── NodeUnfit                the node cannot be given shards
 │   ├── LastNode                 no other node can serve
 │   ├── ClusterPaused            rebalancing is paused
@@ -90,6 +91,15 @@ class UnknownShard(OrderRefused):
         super().__init__(f"there is no shard {shard}; shards are numbered from 0 to {shards - 1}")
         self.shard = shard
         self.shards = shards
+
+
+class ProcessGone(OrderRefused):
+    """Another process than `incarnation` has the name `node` now."""
+
+    def __init__(self, node: str, incarnation: int) -> None:
+        super().__init__(f"process {incarnation} of node {node!r} is gone, a later one runs; nothing has to be done")
+        self.node = node
+        self.incarnation = incarnation
 
 
 class NodeUnfit(OrderRefused):

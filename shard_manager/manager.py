@@ -170,7 +170,9 @@ class ShardManager:
         come back at once. Returns whether it had one. Raises `CoordinatorError`."""
         view = await self._coordinator.view()
         session = view.sessions.get(node)
-        return session is not None and await self._coordinator.evict(node, session.number)
+        ended = session is not None and await self._coordinator.evict(node, session.number)
+        self._coordinator.wake()
+        return ended
 
     def set_healthy(self, healthy: bool) -> None:
         """Say whether this node can do its work; others take the shards of one that cannot, if they can."""

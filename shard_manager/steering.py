@@ -15,6 +15,7 @@ from shard_manager.errors import (
     LastNode,
     NodeUnfit,
     PlanChanged,
+    ProcessGone,
     TooManyOrders,
     UnknownNode,
     UnknownShard,
@@ -40,10 +41,14 @@ class UndrainNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictNode:
-    """Take all shards from `node`, which need not do its part, and give this process of it none. `force` as above."""
+    """Take all shards from `node`, which need not do its part, and give this process of it none. `force` as above.
+
+    `incarnation` is the process that is meant, 0: the one that is here. If given, it may be out of sight.
+    """
 
     node: str
     force: bool = False
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +118,8 @@ def decide(given: Given, view: View, shards: int, now: datetime) -> Decision:
     match given.order:
         case DrainNode(node=node, force=force):
             return _drain(node, force, orders, view)
-        case EvictNode(node=node, force=force):
-            return _evict(node, force, orders, view)
+        case EvictNode():
+            return _evict(given.order, orders, view)
         case UndrainNode(node=node):
             return _undrain(node, orders, view)
         case MoveShard():
@@ -138,14 +143,23 @@ def _drain(node: str, force: bool, orders: Orders, view: View) -> Decision:
     return Decision(orders=after, reason=f"drain {node}")
 
 
-def _evict(node: str, force: bool, orders: Orders, view: View) -> Decision:
-    _check_known(node, view.members.keys() & view.sessions.keys(), view)
-    eviction = orders.evicted.get(node)
-    if eviction is None or eviction.incarnation != view.members[node].incarnation:
-        eviction = Eviction(incarnation=view.members[node].incarnation, session=view.sessions[node].number)
-    after = replace(orders, evicted={**orders.evicted, node: eviction})
-    _check_rest(node, force, orders, after, view)
-    return Decision(orders=after, reason=f"evict {node}")
+def _evict(order: EvictNode, orders: Orders, view: View) -> Decision:
+    node, here = order.node, view.members.get(order.node)
+    if here is None or node not in view.sessions:
+        if not order.incarnation:
+            raise UnknownNode(node, sorted(view.members))
+        eviction = Eviction(incarnation=order.incarnation, session=0)
+    elif order.incarnation not in (0, here.incarnation):
+        raise ProcessGone(node, order.incarnation)
+    else:
+        eviction = Eviction(incarnation=here.incarnation, session=view.sessions[node].number)
+    known = orders.evicted.get(node)
+    if known is None or known.incarnation != eviction.incarnation:
+        # Once only: the process may come back in a later session, which is left to it.
+        orders_after = replace(orders, evicted={**orders.evicted, node: eviction})
+        _check_rest(node, order.force, orders, orders_after, view)
+        orders = orders_after
+    return Decision(orders=orders, reason=f"evict {node}")
 
 
 def _undrain(node: str, orders: Orders, view: View) -> Decision:

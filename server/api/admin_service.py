@@ -9,8 +9,10 @@ import grpc.aio
 import orjson
 from google.protobuf.message import Message
 
+from server.api.admin_orders import AdminOrders
+from server.api.admin_status import Answering, status_message
 from server.api.convert import duration, policies_of, retry_message, timeouts_message, timestamp
-from server.api.ports import ClusterView, EngineHandle
+from server.api.ports import EngineHandle
 from server.api.validation import (
     Problems,
     check_handler,
@@ -45,17 +47,15 @@ class AdminService(AdminServiceServicer):
         partition_of: Sequence[int],
         catalog: Catalog,
         engine: EngineHandle,
-        cluster: ClusterView,
-        node: str,
-        version: str,
+        answering: Answering,
+        orders: AdminOrders,
     ) -> None:
         self._database = database
         self._partition_of = partition_of
         self._catalog = catalog
         self._engine = engine
-        self._cluster = cluster
-        self._node = node
-        self._version = version
+        self._answering = answering
+        self._orders = orders
         self._sampling = asyncio.Lock()
         self._sample: LoadSample | None = None
         self._sampled_at = 0.0
@@ -65,50 +65,49 @@ class AdminService(AdminServiceServicer):
     ) -> pb.GetStatusResponse:
         """Return the state of the cluster as this node sees it."""
         load = await self._load()
-        rows = await shards.list_shards(self._database)
-        plan = self._cluster.plan()
-        leader = self._cluster.leader()
-        owned: dict[str, int] = {}
-        for row in rows:
-            if row.owner:
-                owned[row.owner] = owned.get(row.owner, 0) + 1
-        oldest = min((one.oldest for one in load.due.values()), default=None)
-        return pb.GetStatusResponse(
-            answered_by=self._node,
-            coordinator=self._cluster.kind,
-            leader=leader,
-            plan_version=plan.version,
-            shard_count=len(self._partition_of),
-            nodes=[
-                pb.NodeStatus(
-                    node=member.node,
-                    address=member.address,
-                    state=member.state,
-                    shard_count=owned.get(member.node, 0),
-                    weight=member.weight,
-                    leader=member.node == leader,
-                )
-                for member in sorted(self._cluster.members(), key=lambda member: member.node)
-            ],
-            shards=[
-                pb.ShardStatus(
-                    shard=row.shard,
-                    epoch=row.epoch,
-                    owner=row.owner or "",
-                    planned_owner=plan.owners.get(row.shard, ""),
-                    acquired_at=timestamp(row.acquired_at) if row.acquired_at and row.owner else None,
-                )
-                for row in rows
-            ],
-            worker_count=load.workers,
-            due_count=sum(one.count for one in load.due.values()),
-            pending_count=load.pending,
-            running_count=load.running,
-            oldest_due=None if oldest is None else duration(load.now - oldest),
-            schedule_count=load.schedules,
-            version=self._version,
-            now=timestamp(load.now),
-        )
+        return status_message(self._answering, await shards.list_shards(self._database), load)
+
+    async def Rebalance(
+        self, request: pb.RebalanceRequest, context: "Context[pb.RebalanceRequest, pb.PlanChange]"
+    ) -> pb.PlanChange:
+        """Bring the shards into balance now, or tell what that would move."""
+        return await self._orders.rebalance(request, context)
+
+    async def DrainNode(
+        self, request: pb.DrainNodeRequest, context: "Context[pb.DrainNodeRequest, pb.PlanChange]"
+    ) -> pb.PlanChange:
+        """Move everything away from a node, gracefully, and give it nothing."""
+        return await self._orders.drain(request, context)
+
+    async def UndrainNode(
+        self, request: pb.UndrainNodeRequest, context: "Context[pb.UndrainNodeRequest, pb.PlanChange]"
+    ) -> pb.PlanChange:
+        """Let a drained or evicted node have shards again."""
+        return await self._orders.undrain(request, context)
+
+    async def EvictNode(
+        self, request: pb.EvictNodeRequest, context: "Context[pb.EvictNodeRequest, pb.PlanChange]"
+    ) -> pb.PlanChange:
+        """Take everything from a node without its help."""
+        return await self._orders.evict(request, context)
+
+    async def MoveShard(
+        self, request: pb.MoveShardRequest, context: "Context[pb.MoveShardRequest, pb.PlanChange]"
+    ) -> pb.PlanChange:
+        """Move one shard to a node."""
+        return await self._orders.move(request, context)
+
+    async def PauseRebalance(
+        self, request: pb.PauseRebalanceRequest, context: "Context[pb.PauseRebalanceRequest, pb.PlanChange]"
+    ) -> pb.PlanChange:
+        """Move shards only by a further order, or when their node cannot serve."""
+        return await self._orders.pause(request, context)
+
+    async def ResumeRebalance(
+        self, request: pb.ResumeRebalanceRequest, context: "Context[pb.ResumeRebalanceRequest, pb.PlanChange]"
+    ) -> pb.PlanChange:
+        """Let shards move for balance again."""
+        return await self._orders.resume(request, context)
 
     async def ListHandlers(
         self, request: pb.ListHandlersRequest, context: "Context[pb.ListHandlersRequest, pb.ListHandlersResponse]"

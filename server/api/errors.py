@@ -7,7 +7,9 @@ ApiError
 ├── WrongState        FAILED_PRECONDITION  the resource is in a state that does not allow the call
 ├── Aborted           ABORTED              it was changed by someone else meanwhile
 ├── Exhausted         RESOURCE_EXHAUSTED   a limit or a full queue
-└── OutcomeUnknown    UNAVAILABLE          a submit whose commit may or may not have happened
+├── OutcomeUnknown    UNAVAILABLE          a submit whose commit may or may not have happened
+├── NotLeading        UNAVAILABLE          an order that only the leader can carry out, and there is none, or it is away
+└── Relayed                                the answer of another node, passed on as it is
 
 Errors of the domain, the engine and the store are mapped here as well; anything else is INTERNAL with an incident id,
 under which the log has the traceback. Every status carries google.rpc.ErrorInfo with domain "shardwheel";
@@ -127,6 +129,24 @@ class OutcomeUnknown(ApiError):
         )
 
 
+class NotLeading(ApiError):
+    """An order cannot be carried out here or anywhere at this moment; `reason` is NOT_LEADER, NO_LEADER,
+    LEADER_UNREACHABLE or COORDINATOR_UNAVAILABLE. Orders may be repeated."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(reason, message, {"repeat_is_safe": "true"}, retry_after=RETRY_DELAY)
+
+
+class Relayed(Exception):
+    """The answer of another node, to be passed on as it is."""
+
+    def __init__(self, status: status_pb2.Status) -> None:
+        super().__init__(status.message)
+        self.status = status
+
+
 def api_error(error: Exception) -> ApiError | None:
     """Return an error of the domain, the engine or the store as one of the edge, None if it was not foreseen."""
     match error:
@@ -179,6 +199,8 @@ def internal_error(error: Exception, method: str) -> ApiError:
 
 def status_of(error: Exception, method: str) -> grpc.Status:
     """Return the status that answers a call of `method` which raised `error`; what was not foreseen is logged."""
+    if isinstance(error, Relayed):
+        return rpc_status.to_status(error.status)
     known = api_error(error) or internal_error(error, method)
     return rpc_status.to_status(
         status_pb2.Status(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from server.domain.due import DueJob
@@ -46,7 +47,8 @@ class EngineHandle(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """A node of the cluster; `state` is "up", "draining" or "unhealthy"."""
+    """A node of the cluster; `state` is "up", "draining", "unhealthy", "drained" or "evicted". `joined_at` is when its
+    session began by the coordinator's clock, None if that is unknown."""
 
     node: str
     address: str
@@ -56,7 +58,11 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanView:
-    """Who should serve which shard; version 0 before the first plan."""
+    """Who should serve which shard; version 0 before the first plan.
+
+    `planned_for_s`: for how many seconds a shard has been planned to be where it is, `missing_for_s`: for how many
+    seconds a node with shards has been missing; both as far as this node has seen it.
+    """
 
     version: int = 0
     owners: Mapping[int, str] = field(default_factory=dict)
@@ -66,6 +72,17 @@ class ClusterView(Protocol):
     """What this node last saw of the cluster; nothing here blocks or fails."""
 
     @property
+    incarnation: int = 0
+    joined_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinView:
+    """A shard stays with a node until an instant, None: until it is moved."""
+
+    shard: int
+    node: str
+    until: datetime | None
     def kind(self) -> str:
         """Kind of the coordinator: "postgres" or "zookeeper"."""
 
@@ -74,6 +91,68 @@ class ClusterView(Protocol):
 
     def leader(self) -> str:
         """Return the leader's name, empty if there is none or it is unknown."""
+    reason: str = ""
+    paused: bool = False
+    drained: Sequence[str] = ()
+    evicted: Sequence[str] = ()
+    pins: Sequence[PinView] = ()
+    planned_for_s: Mapping[int, float] = field(default_factory=dict)
+    missing_for_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveView:
+    """A shard changes its owner; empty names stand for none."""
+
+    shard: int
+    source: str
+    target: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanChangeView:
+    """What an order did, or would do; `before` and `after` are shards per node."""
+
+    version: int
+    moves: Sequence[MoveView]
+    before: Mapping[str, int]
+    after: Mapping[str, int]
 
     def plan(self) -> PlanView:
         """Return the plan in force."""
+
+    def trouble(self) -> str:
+        """Say what keeps this node from working with the coordinator, empty if nothing does."""
+
+
+class ClusterOrders(Protocol):
+    """Orders that this node carries out if it leads.
+
+    All raise `NotLeading` if it does not, other errors of the API if the order cannot be obeyed, and wait for the
+    coordinator for as long as the caller does.
+    """
+
+    async def rebalance(self, *, dry_run: bool, expected_version: int) -> PlanChangeView:
+        """Bring the shards into balance, or tell how; `expected_version` 0: whatever version the plan has."""
+
+    async def drain(self, node: str, *, force: bool) -> PlanChangeView:
+        """Take a node's shards away gracefully and give it none."""
+
+    async def undrain(self, node: str) -> PlanChangeView:
+        """Let a drained or evicted node have shards again."""
+
+    async def evict(self, node: str, *, force: bool, incarnation: int) -> PlanChangeView:
+        """Take a process's shards away without its help and give it none; `incarnation` 0: the one that is there."""
+
+    async def move(self, shard: int, node: str, pin: timedelta | None) -> PlanChangeView:
+        """Give a shard to a node, and keep it there for `pin`."""
+
+    async def pause(self) -> PlanChangeView:
+        """Make no moves for balance."""
+
+    async def resume(self) -> PlanChangeView:
+        """Make moves for balance again."""
+
+    async def end_session_of(self, node: str) -> bool:
+        """End the session of a node that leads and does not answer, whoever leads; say whether it had one."""

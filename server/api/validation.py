@@ -41,6 +41,7 @@ MAX_PAGE_TOKEN_CHARS: Final = 200
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9-]{1,63}")
 _HANDLER: Final = re.compile(r"[A-Za-z0-9._/-]{1,200}")
+_NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _SCHEDULE_NAME: Final = re.compile(r"[A-Za-z0-9._/:-]{1,200}")
 _CONTENT_TYPE: Final = re.compile(r"[\x20-\x7e]*")
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -110,6 +111,13 @@ def check_schedule_name(problems: Problems, name: str, field: str = "name") -> N
     """Check the name of a schedule, which is required."""
     if not _SCHEDULE_NAME.fullmatch(name):
         reason = "takes letters, digits and '._-/:', 1 to 200 characters" if name else "is required"
+        problems.add(field, name, reason)
+
+
+def check_node(problems: Problems, field: str, name: str) -> None:
+    """Check the name of a node, which is required."""
+    if not _NODE.fullmatch(name):
+        reason = "takes letters, digits and '._:-', 1 to 128 characters" if name else "is required"
         problems.add(field, name, reason)
 
 

@@ -27,24 +27,24 @@ WITH RECURSIVE seen AS (
     WHERE s.n < %s::int8),
 late AS MATERIALIZED (SELECT s.shard, s.handler_id, s.priority, s.due_at FROM seen s WHERE s.due_at <= now()),
 counted AS (
-    SELECT c.handler_id, count(*) AS n FROM (
-        SELECT l.handler_id FROM late l CROSS JOIN LATERAL (
+    SELECT c.handler_id, c.shard, count(*) AS n FROM (
+        SELECT l.handler_id, l.shard FROM late l CROSS JOIN LATERAL (
             SELECT x.id FROM {jobs} x
             WHERE x.state = 0 AND x.shard = l.shard AND x.handler_id = l.handler_id AND x.priority = l.priority
               AND x.due_at <= now()
             ORDER BY x.due_at, x.id LIMIT 10000) q
         LIMIT %s::int8) c
-    GROUP BY c.handler_id)
-SELECT l.handler_id, min(l.due_at), COALESCE(max(c.n), 0)::int8
-FROM late l LEFT JOIN counted c ON c.handler_id = l.handler_id
-GROUP BY l.handler_id
+    GROUP BY c.handler_id, c.shard)
+SELECT l.handler_id, l.shard, min(l.due_at), COALESCE(max(c.n), 0)::int8
+FROM late l LEFT JOIN counted c ON c.handler_id = l.handler_id AND c.shard = l.shard
+GROUP BY l.handler_id, l.shard
 """)
 
 RUNNING: Final = Statement("""
-SELECT r.handler_id, r.worker_id, count(*) FROM (
-    SELECT x.handler_id, x.worker_id FROM {jobs} x WHERE x.state = 1
+SELECT r.handler_id, r.worker_id, r.shard, count(*) FROM (
+    SELECT x.handler_id, x.worker_id, x.shard FROM {jobs} x WHERE x.state = 1
     ORDER BY x.shard, x.worker_id, x.id LIMIT %s::int8) r
-GROUP BY r.handler_id, r.worker_id
+GROUP BY r.handler_id, r.worker_id, r.shard
 """)
 
 # Few rows are counted, many are estimated from the statistics of the tables.
@@ -78,6 +78,8 @@ class LoadSample:
     due: dict[int, DueSample] = field(default_factory=dict)
     running_by_handler: dict[int, int] = field(default_factory=dict)
     running_by_worker: dict[int, int] = field(default_factory=dict)
+    due_by_shard: dict[int, int] = field(default_factory=dict)
+    running_by_shard: dict[int, int] = field(default_factory=dict)
     pending: int = 0
     schedules: int = 0
     workers: int = 0
@@ -93,13 +95,19 @@ async def sample_load(database: Database, partitions: int) -> LoadSample:
     due: dict[int, DueSample] = {}
     by_handler: dict[int, int] = {}
     by_worker: dict[int, int] = {}
+    due_by_shard: dict[int, int] = {}
+    running_by_shard: dict[int, int] = {}
     for partition in range(partitions):
-        for handler_id, oldest, count in await database.run(DUE.on(partition), (MAX_GROUPS, MAX_COUNTED), api=True):
+        rows = await database.run(DUE.on(partition), (MAX_GROUPS, MAX_COUNTED), api=True)
+        for handler_id, shard, oldest, count in rows:
+            due_by_shard[shard] = due_by_shard.get(shard, 0) + count
             known = due.get(handler_id)
             if known is not None:
                 oldest, count = min(oldest, known.oldest), count + known.count
             due[handler_id] = DueSample(count=count, oldest=oldest)
-        for handler_id, worker_id, count in await database.run(RUNNING.on(partition), (MAX_COUNTED,), api=True):
+        rows = await database.run(RUNNING.on(partition), (MAX_COUNTED,), api=True)
+        for handler_id, worker_id, shard, count in rows:
+            running_by_shard[shard] = running_by_shard.get(shard, 0) + count
             by_handler[handler_id] = by_handler.get(handler_id, 0) + count
             by_worker[worker_id] = by_worker.get(worker_id, 0) + count
     now, counted, estimated, schedules, estimated_schedules, workers = (await database.run(TOTALS, api=True))[0]
@@ -109,6 +117,8 @@ async def sample_load(database: Database, partitions: int) -> LoadSample:
         due=due,
         running_by_handler=by_handler,
         running_by_worker=by_worker,
+        due_by_shard=due_by_shard,
+        running_by_shard=running_by_shard,
         pending=counted if counted < MAX_COUNTED else max(counted, (estimated or 0) - running),
         schedules=schedules if schedules < MAX_COUNTED else max(schedules, estimated_schedules or 0),
         workers=workers,

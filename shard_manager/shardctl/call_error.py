@@ -95,7 +95,7 @@ def _lines(code: grpc.StatusCode, message: str, status: Status, settings: Settin
             yield f"The token in use has no such right in namespace {settings.namespace!r}; ask for one that has."
         case grpc.StatusCode.NOT_FOUND:
             yield f"error: not found: {message}"
-            if settings.namespace not in message:
+            if not _of_cluster(status) and settings.namespace not in message:
                 yield f"Looked in namespace {settings.namespace!r}; --namespace names another."
         case grpc.StatusCode.ABORTED:
             yield f"error: changed by someone else meanwhile: {message}"
@@ -108,6 +108,11 @@ def _lines(code: grpc.StatusCode, message: str, status: Status, settings: Settin
     unsafe = any(info.metadata.get("repeat_is_safe") == "false" for info in _details(status, ErrorInfo))
     for retry in _details(status, RetryInfo) if not unsafe else ():
         yield f"Try again in {format_duration(retry.retry_delay.ToTimedelta())}."
+
+
+def _of_cluster(status: Status) -> bool:
+    """Whether what was not found belongs to the cluster as a whole, not to a namespace."""
+    return any(info.reason in ("NODE_NOT_FOUND", "PROCESS_GONE") for info in _details(status, ErrorInfo))
 
 
 def _status(error: grpc.aio.AioRpcError) -> Status:

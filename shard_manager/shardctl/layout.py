@@ -25,6 +25,14 @@ _STYLES = {
     "delete": "red",
     "failed": "red",
     "unhealthy": "red",
+    "serving": "green",
+    "moving": "cyan",
+    "held": "yellow",
+    "drained": "yellow",
+    "unowned": "red",
+    "unplanned": "red",
+    "evicted": "red",
+    "gone": "red",
 }
 
 

@@ -3,9 +3,9 @@
 import os
 import sys
 
-from shard_manager.shardctl import handlers, jobs, namespaces, schedules, workers
+from shard_manager.shardctl import handlers, jobs, namespaces, schedules, steering, workers
 from shard_manager.shardctl.command import command, group
-from shard_manager.shardctl.status import status
+from shard_manager.shardctl.status import nodes, shards, status
 
 app = group(
     "Look at and steer a Shardwheel cluster.\n\n"
@@ -13,6 +13,15 @@ app = group(
     "1: failed, or the job waited for did not complete; 2: refused input."
 )
 command(app, "status")(status)
+command(app, "nodes")(nodes)
+command(app, "shards")(shards)
+command(app, "rebalance")(steering.rebalance)
+command(app, "drain")(steering.drain)
+command(app, "undrain")(steering.undrain)
+command(app, "evict")(steering.evict)
+command(app, "move")(steering.move)
+command(app, "pause-rebalance")(steering.pause_rebalance)
+command(app, "resume-rebalance")(steering.resume_rebalance)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(handlers.app, name="handlers")

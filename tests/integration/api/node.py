@@ -13,21 +13,28 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from server.api.admin_orders import AdminOrders
 from server.api.admin_service import AdminService
+from server.api.admin_status import Answering
 from server.api.job_service import JobService
+from server.api.leader_call import LeaderCall
 from server.api.ports import MemberView, PlanView
 from server.api.server import ApiServer
 from server.api.submitter import SubmitLimits, Submitter
 from server.api.validation import Limits
+from server.cluster_orders import ManagerOrders
 from server.domain.due import NO_BOUND, DueJob, Probe
 from server.domain.ending import Ended
 from server.domain.handler import HandlerView
 from server.domain.job import AttemptRef, ClaimedJob, JobState
 from server.domain.outcome import Finish, Requeue
+from server.peers.channels import PeerChannels
 from server.store import claim, finish, workers
 from server.store.catalog import Catalog
 from server.store.database import Database
 from server.store.shards import fence_in
+from shard_manager.errors import NotLeader
+from shard_manager.steering import Given, PlanChange
 from shardwheel.v1.admin_service_pb2_grpc import AdminServiceStub
 from shardwheel.v1.job_service_pb2_grpc import JobServiceStub
 
@@ -113,6 +120,19 @@ class ApiNode:
         self,
         dsn: str,
         *,
+    def trouble(self) -> str:
+        return ""
+
+
+class NoManager:
+    """Stands where a node without a coordinator has its shard manager: it leads nobody."""
+
+    async def order(self, given: Given) -> PlanChange:
+        raise NotLeader(NODE, None)
+
+    async def end_session_of(self, node: str) -> bool:
+        return False
+
         limits: Limits | None = None,
         submit_limits: SubmitLimits | None = None,
         max_handlers: int = 10_000,
@@ -134,9 +154,15 @@ class ApiNode:
             partition_of=PARTITION_OF,
             catalog=self.catalog,
             engine=self.engine,
-            cluster=OneNode(),
-            node=NODE,
-            version="0.1.0",
+            answering=Answering(node=NODE, version="0.1.0", cluster=cluster),
+            orders=AdminOrders(
+                node=NODE,
+                cluster=cluster,
+                orders=ManagerOrders(NoManager),
+                leader=LeaderCall(NODE, cluster, self.channels),
+            ),
+        cluster = OneNode()
+        self.channels = PeerChannels(NODE, dict)
         )
         self.calls: list[tuple[str, str, float]] = []
         self.server = ApiServer(
@@ -166,6 +192,7 @@ class ApiNode:
 class Fleet:
     """Owns all shards at some epoch and stands for a worker: claims and ends attempts with the real statements."""
 
+        await self.channels.close()
     def __init__(self, database: Database, worker_id: int, epochs: Mapping[int, int]) -> None:
         self.database = database
         self.worker_id = worker_id

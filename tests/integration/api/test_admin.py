@@ -145,10 +145,10 @@ async def test_handlers_made_on_many_nodes_at_once_are_one(database: str) -> Non
 async def test_counts_stop_at_their_caps(node: ApiNode) -> None:
     await submit(node, *[JobSpec(handler="a", priority=number % 5 + 1) for number in range(50)])
     [(partition,)] = await node.database.run("SELECT DISTINCT shard / 4 FROM jobs")
-    [(_, _, counted)] = await node.database.run(status.DUE.on(partition), (status.MAX_GROUPS, 7))
+    [(_, _, _, counted)] = await node.database.run(status.DUE.on(partition), (status.MAX_GROUPS, 7))
     assert counted == 7
     # Two groups, each of one shard, handler and priority, with ten jobs.
-    [(_, _, counted)] = await node.database.run(status.DUE.on(partition), (2, status.MAX_COUNTED))
+    [(_, _, _, counted)] = await node.database.run(status.DUE.on(partition), (2, status.MAX_COUNTED))
     assert counted == 20
 
 

@@ -38,11 +38,20 @@ def status() -> GetStatusResponse:
     )
     status.oldest_due.FromTimedelta(timedelta(seconds=2.5))
     status.now.FromDatetime(datetime(2026, 11, 1, 5, 30, tzinfo=UTC))
-    status.nodes.add(node="node-1", address="10.0.0.1:7400", state="up", shard_count=3, weight=1, leader=True)
+    first = status.nodes.add(node="node-1", address="10.0.0.1:7400", state="up", shard_count=3, weight=1, leader=True)
+    first.planned_shard_count = 4
+    first.due_count, first.running_count = 2, 5
+    first.joined_at.FromDatetime(datetime(2026, 11, 1, 5, 0, tzinfo=UTC))
     status.nodes.add(node="n" * 100, address="a" * 100, state="draining", shard_count=1, weight=1)
     for shard in range(3):
-        status.shards.add(shard=shard, epoch=2, owner="node-1", planned_owner="node-1")
-    status.shards.add(shard=3, epoch=9, owner="", planned_owner="node-1")
+        status.shards.add(shard=shard, epoch=2, owner="node-1", planned_owner="node-1", state="serving")
+    moving = status.shards.add(shard=3, epoch=9, owner="", planned_owner="node-1", state="unowned")
+    moving.waiting_for = "node-1 to take it"
+    moving.transition_since.FromDatetime(datetime(2026, 11, 1, 5, 29, 58, tzinfo=UTC))
+    status.plan_reason = "drain node-2: drain 1"
+    status.paused = True
+    status.drained_nodes.append("node-2")
+    status.pins.add(shard=3, node="node-1").until.FromDatetime(datetime(2026, 11, 1, 6, 30, tzinfo=UTC))
     return status
 
 
@@ -54,12 +63,16 @@ def test_status_fits_80_columns_and_shows_shards_in_transition(
     assert (ran.code, ran.stderr) == (0, "")
     assert ran.widest <= 80
     for text in (
-        "cluster      2 nodes, 4 shards, plan 12",
+        "cluster      2 nodes, 4 shards",
+        "plan         12 (drain node-2: drain 1)",
+        "orders       rebalancing is paused; drained: node-2; shard 3 pinned to node-1",
         "jobs         3 due (the oldest for 2.5s), 5 running, 40 pending",
         "1 of 4 shards in transition:",
-        "    3  none   node-1       9  -",
     ):
         assert text in ran.stdout
+    rows = [line.split() for line in ran.stdout.splitlines()]
+    assert ["3", "unowned", "none", "node-1", "2s", "node-1", "to", "take", "it"] in rows
+    assert ["node-1", "*", "up", "3→4", "2", "5", "1", "30m", "10.0.0.1:7400"] in rows
     everything = shardctl("status", "--shards").stdout
     assert everything.count("node-1") > ran.stdout.count("node-1")
 
@@ -69,7 +82,7 @@ def test_many_shards_in_transition_are_cut_short(
 ) -> None:
     del status.shards[:]
     for shard in range(64):
-        status.shards.add(shard=shard, planned_owner="node-1")
+        status.shards.add(shard=shard, planned_owner="node-1", state="unowned")
     server.answer("GetStatus", status)
     assert "… and 54 more; --shards lists all" in shardctl("status").stdout
     assert len(shardctl("status", "--shards").stdout.splitlines()) > 64

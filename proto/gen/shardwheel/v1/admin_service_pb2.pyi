@@ -59,6 +59,12 @@ class GetStatusResponse(_message.Message):
     SCHEDULE_COUNT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     NOW_FIELD_NUMBER: _builtins.int
+    PLAN_REASON_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    DRAINED_NODES_FIELD_NUMBER: _builtins.int
+    EVICTED_NODES_FIELD_NUMBER: _builtins.int
+    PINS_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
     answered_by: _builtins.str
     """Node that answered."""
     coordinator: _builtins.str
@@ -81,6 +87,12 @@ class GetStatusResponse(_message.Message):
     """Schedules."""
     version: _builtins.str
     """Version of the server that answered."""
+    plan_reason: _builtins.str
+    """Why the plan was written."""
+    paused: _builtins.bool
+    """Whether rebalancing is paused."""
+    trouble: _builtins.str
+    """What keeps the node that answered from working with the coordinator; empty if all is well."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeStatus]:
         """The nodes."""
@@ -96,6 +108,18 @@ class GetStatusResponse(_message.Message):
     @_builtins.property
     def now(self) -> _timestamp_pb2.Timestamp:
         """Clock of the database when the status was made."""
+
+    @_builtins.property
+    def drained_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes that are drained by order, by name, also those that are not there."""
+
+    @_builtins.property
+    def evicted_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes of which a process is evicted, by name, also those that are not there."""
+
+    @_builtins.property
+    def pins(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardPin]:
+        """Shards that are pinned to a node, by shard."""
 
     def __init__(
         self,
@@ -115,10 +139,16 @@ class GetStatusResponse(_message.Message):
         schedule_count: _builtins.int = ...,
         version: _builtins.str = ...,
         now: _timestamp_pb2.Timestamp | None = ...,
+        plan_reason: _builtins.str = ...,
+        paused: _builtins.bool = ...,
+        drained_nodes: _abc.Iterable[_builtins.str] | None = ...,
+        evicted_nodes: _abc.Iterable[_builtins.str] | None = ...,
+        pins: _abc.Iterable[Global___ShardPin] | None = ...,
+        trouble: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["now", b"now", "oldest_due", b"oldest_due"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_by", b"answered_by", "coordinator", b"coordinator", "due_count", b"due_count", "leader", b"leader", "nodes", b"nodes", "now", b"now", "oldest_due", b"oldest_due", "pending_count", b"pending_count", "plan_version", b"plan_version", "running_count", b"running_count", "schedule_count", b"schedule_count", "shard_count", b"shard_count", "shards", b"shards", "version", b"version", "worker_count", b"worker_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_by", b"answered_by", "coordinator", b"coordinator", "drained_nodes", b"drained_nodes", "due_count", b"due_count", "evicted_nodes", b"evicted_nodes", "leader", b"leader", "nodes", b"nodes", "now", b"now", "oldest_due", b"oldest_due", "paused", b"paused", "pending_count", b"pending_count", "pins", b"pins", "plan_reason", b"plan_reason", "plan_version", b"plan_version", "running_count", b"running_count", "schedule_count", b"schedule_count", "shard_count", b"shard_count", "shards", b"shards", "trouble", b"trouble", "version", b"version", "worker_count", b"worker_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -136,18 +166,35 @@ class NodeStatus(_message.Message):
     SHARD_COUNT_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     LEADER_FIELD_NUMBER: _builtins.int
+    PLANNED_SHARD_COUNT_FIELD_NUMBER: _builtins.int
+    DUE_COUNT_FIELD_NUMBER: _builtins.int
+    RUNNING_COUNT_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    JOINED_AT_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """Name."""
     address: _builtins.str
     """Address of its gRPC port."""
     state: _builtins.str
-    """"up", "draining" or "unhealthy"."""
+    """"up", "draining", "unhealthy", "drained" or "evicted"; "gone" if it is not there and still has shards."""
     shard_count: _builtins.int
     """Shards it owns."""
     weight: _builtins.int
     """Weight in the plan."""
     leader: _builtins.bool
     """Whether it is the leader."""
+    planned_shard_count: _builtins.int
+    """Shards that the plan gives it."""
+    due_count: _builtins.int
+    """Pending jobs of its shards that are due, sampled."""
+    running_count: _builtins.int
+    """Running jobs of its shards, sampled."""
+    incarnation: _builtins.int
+    """New each time the node starts."""
+    @_builtins.property
+    def joined_at(self) -> _timestamp_pb2.Timestamp:
+        """When it joined the cluster in its present session, by the coordinator's clock."""
+
     def __init__(
         self,
         *,
@@ -157,10 +204,15 @@ class NodeStatus(_message.Message):
         shard_count: _builtins.int = ...,
         weight: _builtins.int = ...,
         leader: _builtins.bool = ...,
+        planned_shard_count: _builtins.int = ...,
+        due_count: _builtins.int = ...,
+        running_count: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
+        joined_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["joined_at", b"joined_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "leader", b"leader", "node", b"node", "shard_count", b"shard_count", "state", b"state", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "due_count", b"due_count", "incarnation", b"incarnation", "joined_at", b"joined_at", "leader", b"leader", "node", b"node", "planned_shard_count", b"planned_shard_count", "running_count", b"running_count", "shard_count", b"shard_count", "state", b"state", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -177,6 +229,9 @@ class ShardStatus(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     PLANNED_OWNER_FIELD_NUMBER: _builtins.int
     ACQUIRED_AT_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    WAITING_FOR_FIELD_NUMBER: _builtins.int
+    TRANSITION_SINCE_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
     """The shard."""
     epoch: _builtins.int
@@ -185,9 +240,17 @@ class ShardStatus(_message.Message):
     """Node that owns it, empty if none does."""
     planned_owner: _builtins.str
     """Node that the plan gives it to."""
+    state: _builtins.str
+    """"serving" if its planned owner has it, else "moving", "unowned", "held" or "unplanned", see `waiting_for`."""
+    waiting_for: _builtins.str
+    """What a shard that is not "serving" waits for, in words."""
     @_builtins.property
     def acquired_at(self) -> _timestamp_pb2.Timestamp:
         """Since when the owner has it."""
+
+    @_builtins.property
+    def transition_since(self) -> _timestamp_pb2.Timestamp:
+        """Since when it has been in transition, as far as the node that answered has seen it."""
 
     def __init__(
         self,
@@ -197,14 +260,323 @@ class ShardStatus(_message.Message):
         owner: _builtins.str = ...,
         planned_owner: _builtins.str = ...,
         acquired_at: _timestamp_pb2.Timestamp | None = ...,
+        state: _builtins.str = ...,
+        waiting_for: _builtins.str = ...,
+        transition_since: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["acquired_at", b"acquired_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acquired_at", b"acquired_at", "transition_since", b"transition_since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquired_at", b"acquired_at", "epoch", b"epoch", "owner", b"owner", "planned_owner", b"planned_owner", "shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquired_at", b"acquired_at", "epoch", b"epoch", "owner", b"owner", "planned_owner", b"planned_owner", "shard", b"shard", "state", b"state", "transition_since", b"transition_since", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShardStatus: _TypeAlias = ShardStatus  # noqa: Y015
+
+@_typing.final
+class ShardPin(_message.Message):
+    """A shard that stays with a node while that can serve."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    shard: _builtins.int
+    """The shard."""
+    node: _builtins.str
+    """The node."""
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """When the pin ends; unset if only an order ends it."""
+
+    def __init__(
+        self,
+        *,
+        shard: _builtins.int = ...,
+        node: _builtins.str = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "shard", b"shard", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShardPin: _TypeAlias = ShardPin  # noqa: Y015
+
+@_typing.final
+class PlanChange(_message.Message):
+    """What an order does, or would do."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEADER_FIELD_NUMBER: _builtins.int
+    PLAN_VERSION_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
+    BALANCE_FIELD_NUMBER: _builtins.int
+    leader: _builtins.str
+    """Leader that carried the order out."""
+    plan_version: _builtins.int
+    """Version of the plan in force then."""
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardMove]:
+        """All moves that follow from the order, by shard. A rebalancing makes them in bounded steps, one after the other."""
+
+    @_builtins.property
+    def balance(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeBalance]:
+        """Shards per node before and after, by name."""
+
+    def __init__(
+        self,
+        *,
+        leader: _builtins.str = ...,
+        plan_version: _builtins.int = ...,
+        moves: _abc.Iterable[Global___ShardMove] | None = ...,
+        balance: _abc.Iterable[Global___NodeBalance] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["balance", b"balance", "leader", b"leader", "moves", b"moves", "plan_version", b"plan_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanChange: _TypeAlias = PlanChange  # noqa: Y015
+
+@_typing.final
+class ShardMove(_message.Message):
+    """One shard changes its owner."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    shard: _builtins.int
+    """The shard."""
+    source: _builtins.str
+    """Node that the plan gave it to so far, empty if none."""
+    target: _builtins.str
+    """Node that it is given to, empty if none can serve."""
+    cause: _builtins.str
+    """"unowned", "owner gone", "drain", "evict", "unhealthy", "pin", "order" or "balance"."""
+    def __init__(
+        self,
+        *,
+        shard: _builtins.int = ...,
+        source: _builtins.str = ...,
+        target: _builtins.str = ...,
+        cause: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "shard", b"shard", "source", b"source", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShardMove: _TypeAlias = ShardMove  # noqa: Y015
+
+@_typing.final
+class NodeBalance(_message.Message):
+    """Shards of one node in the plan before and after a change."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """The node."""
+    before: _builtins.int
+    """Shards before."""
+    after: _builtins.int
+    """Shards after."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        before: _builtins.int = ...,
+        after: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeBalance: _TypeAlias = NodeBalance  # noqa: Y015
+
+@_typing.final
+class RebalanceRequest(_message.Message):
+    """Request of Rebalance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    EXPECTED_PLAN_VERSION_FIELD_NUMBER: _builtins.int
+    dry_run: _builtins.bool
+    """Only tell what would be moved. Allowed while paused, too."""
+    expected_plan_version: _builtins.int
+    """Refuse (ABORTED) unless the plan has this version; 0: whatever it has."""
+    def __init__(
+        self,
+        *,
+        dry_run: _builtins.bool = ...,
+        expected_plan_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "expected_plan_version", b"expected_plan_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RebalanceRequest: _TypeAlias = RebalanceRequest  # noqa: Y015
+
+@_typing.final
+class DrainNodeRequest(_message.Message):
+    """Request of DrainNode."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """Name of the node. Required."""
+    force: _builtins.bool
+    """Also if no other node can serve: no job starts then until one can."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
+
+@_typing.final
+class UndrainNodeRequest(_message.Message):
+    """Request of UndrainNode."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """Name of the node. Required."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndrainNodeRequest: _TypeAlias = UndrainNodeRequest  # noqa: Y015
+
+@_typing.final
+class EvictNodeRequest(_message.Message):
+    """Request of EvictNode."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """Name of the node. Required."""
+    force: _builtins.bool
+    """Also if no other node can serve."""
+    incarnation: _builtins.int
+    """Process of the node that is meant; 0: the one that is there. If given, it need not be there any more."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        force: _builtins.bool = ...,
+        incarnation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "incarnation", b"incarnation", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvictNodeRequest: _TypeAlias = EvictNodeRequest  # noqa: Y015
+
+@_typing.final
+class MoveShardRequest(_message.Message):
+    """Request of MoveShard."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    PIN_FIELD_NUMBER: _builtins.int
+    shard: _builtins.int
+    """The shard. Required."""
+    node: _builtins.str
+    """Name of the node. Required."""
+    @_builtins.property
+    def pin(self) -> _duration_pb2.Duration:
+        """Keep it there for so long, up to 365 days. Unset: it may move for balance again, and an earlier pin is lifted."""
+
+    def __init__(
+        self,
+        *,
+        shard: _builtins.int | None = ...,
+        node: _builtins.str = ...,
+        pin: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "pin", b"pin", "shard", b"shard"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "node", b"node", "pin", b"pin", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__shard: _TypeAlias = _typing.Literal["shard"]  # noqa: Y015
+    _WhichOneofArgType__shard: _TypeAlias = _typing.Literal["_shard", b"_shard"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shard) -> _WhichOneofReturnType__shard | None: ...
+
+Global___MoveShardRequest: _TypeAlias = MoveShardRequest  # noqa: Y015
+
+@_typing.final
+class PauseRebalanceRequest(_message.Message):
+    """Request of PauseRebalance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseRebalanceRequest: _TypeAlias = PauseRebalanceRequest  # noqa: Y015
+
+@_typing.final
+class ResumeRebalanceRequest(_message.Message):
+    """Request of ResumeRebalance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeRebalanceRequest: _TypeAlias = ResumeRebalanceRequest  # noqa: Y015
 
 @_typing.final
 class ListHandlersRequest(_message.Message):

@@ -27,6 +27,10 @@ if _version_not_supported:
 
 class AdminServiceStub:
     """Looking at and steering the cluster. Any node answers.
+
+    Orders (Rebalance to ResumeRebalance) are carried out by the leader, to which any other node forwards them. An order
+    that was answered is part of the plan: a later leader obeys it, too. Every order may be repeated. Without a leader
+    they are answered with UNAVAILABLE, while GetStatus shows what the node knows.
     """
 
     def __init__(self, channel):
@@ -39,6 +43,41 @@ class AdminServiceStub:
                 '/shardwheel.v1.AdminService/GetStatus',
                 request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.GetStatusResponse.FromString,
+                _registered_method=True)
+        self.Rebalance = channel.unary_unary(
+                '/shardwheel.v1.AdminService/Rebalance',
+                request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.RebalanceRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.FromString,
+                _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/shardwheel.v1.AdminService/DrainNode',
+                request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.FromString,
+                _registered_method=True)
+        self.UndrainNode = channel.unary_unary(
+                '/shardwheel.v1.AdminService/UndrainNode',
+                request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.UndrainNodeRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.FromString,
+                _registered_method=True)
+        self.EvictNode = channel.unary_unary(
+                '/shardwheel.v1.AdminService/EvictNode',
+                request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.EvictNodeRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.FromString,
+                _registered_method=True)
+        self.MoveShard = channel.unary_unary(
+                '/shardwheel.v1.AdminService/MoveShard',
+                request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.MoveShardRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.FromString,
+                _registered_method=True)
+        self.PauseRebalance = channel.unary_unary(
+                '/shardwheel.v1.AdminService/PauseRebalance',
+                request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.PauseRebalanceRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.FromString,
+                _registered_method=True)
+        self.ResumeRebalance = channel.unary_unary(
+                '/shardwheel.v1.AdminService/ResumeRebalance',
+                request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.ResumeRebalanceRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.FromString,
                 _registered_method=True)
         self.ListHandlers = channel.unary_unary(
                 '/shardwheel.v1.AdminService/ListHandlers',
@@ -74,10 +113,64 @@ class AdminServiceStub:
 
 class AdminServiceServicer:
     """Looking at and steering the cluster. Any node answers.
+
+    Orders (Rebalance to ResumeRebalance) are carried out by the leader, to which any other node forwards them. An order
+    that was answered is part of the plan: a later leader obeys it, too. Every order may be repeated. Without a leader
+    they are answered with UNAVAILABLE, while GetStatus shows what the node knows.
     """
 
     def GetStatus(self, request, context):
         """State of the cluster: nodes, shards, workers, counts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rebalance(self, request, context):
+        """Brings the shards into balance now, without waiting for the cluster to settle; or tells what that would move.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainNode(self, request, context):
+        """Moves all shards away from a node, gracefully, and gives it none until it is undrained. It runs on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndrainNode(self, request, context):
+        """Lets a drained or evicted node have shards again, once the cluster has settled.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EvictNode(self, request, context):
+        """Takes all shards from a node that is alive but useless, without its help: its session is ended. This process of it
+        is given none until it is undrained.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MoveShard(self, request, context):
+        """Moves one shard to a node.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseRebalance(self, request, context):
+        """From now on shards move only by a further order, or because their node cannot serve.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeRebalance(self, request, context):
+        """Lets shards move for balance again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -133,6 +226,41 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.GetStatusRequest.FromString,
                     response_serializer=shardwheel_dot_v1_dot_admin__service__pb2.GetStatusResponse.SerializeToString,
             ),
+            'Rebalance': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rebalance,
+                    request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.RebalanceRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.DrainNodeRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.SerializeToString,
+            ),
+            'UndrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndrainNode,
+                    request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.UndrainNodeRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.SerializeToString,
+            ),
+            'EvictNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.EvictNode,
+                    request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.EvictNodeRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.SerializeToString,
+            ),
+            'MoveShard': grpc.unary_unary_rpc_method_handler(
+                    servicer.MoveShard,
+                    request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.MoveShardRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.SerializeToString,
+            ),
+            'PauseRebalance': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseRebalance,
+                    request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.PauseRebalanceRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.SerializeToString,
+            ),
+            'ResumeRebalance': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeRebalance,
+                    request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.ResumeRebalanceRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.SerializeToString,
+            ),
             'ListHandlers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListHandlers,
                     request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.ListHandlersRequest.FromString,
@@ -173,6 +301,10 @@ def add_AdminServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class AdminService:
     """Looking at and steering the cluster. Any node answers.
+
+    Orders (Rebalance to ResumeRebalance) are carried out by the leader, to which any other node forwards them. An order
+    that was answered is part of the plan: a later leader obeys it, too. Every order may be repeated. Without a leader
+    they are answered with UNAVAILABLE, while GetStatus shows what the node knows.
     """
 
     @staticmethod
@@ -192,6 +324,195 @@ class AdminService:
             '/shardwheel.v1.AdminService/GetStatus',
             shardwheel_dot_v1_dot_admin__service__pb2.GetStatusRequest.SerializeToString,
             shardwheel_dot_v1_dot_admin__service__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rebalance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.AdminService/Rebalance',
+            shardwheel_dot_v1_dot_admin__service__pb2.RebalanceRequest.SerializeToString,
+            shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.AdminService/DrainNode',
+            shardwheel_dot_v1_dot_admin__service__pb2.DrainNodeRequest.SerializeToString,
+            shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.AdminService/UndrainNode',
+            shardwheel_dot_v1_dot_admin__service__pb2.UndrainNodeRequest.SerializeToString,
+            shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EvictNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.AdminService/EvictNode',
+            shardwheel_dot_v1_dot_admin__service__pb2.EvictNodeRequest.SerializeToString,
+            shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveShard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.AdminService/MoveShard',
+            shardwheel_dot_v1_dot_admin__service__pb2.MoveShardRequest.SerializeToString,
+            shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseRebalance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.AdminService/PauseRebalance',
+            shardwheel_dot_v1_dot_admin__service__pb2.PauseRebalanceRequest.SerializeToString,
+            shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeRebalance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.AdminService/ResumeRebalance',
+            shardwheel_dot_v1_dot_admin__service__pb2.ResumeRebalanceRequest.SerializeToString,
+            shardwheel_dot_v1_dot_admin__service__pb2.PlanChange.FromString,
             options,
             channel_credentials,
             insecure,

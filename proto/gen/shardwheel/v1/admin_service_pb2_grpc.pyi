@@ -13,11 +13,32 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AdminServiceStub:
-    """Looking at and steering the cluster. Any node answers."""
+    """Looking at and steering the cluster. Any node answers.
+
+    Orders (Rebalance to ResumeRebalance) are carried out by the leader, to which any other node forwards them. An order
+    that was answered is part of the plan: a later leader obeys it, too. Every order may be repeated. Without a leader
+    they are answered with UNAVAILABLE, while GetStatus shows what the node knows.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetStatusRequest, _admin_service_pb2.GetStatusResponse]
     """State of the cluster: nodes, shards, workers, counts."""
+    Rebalance: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RebalanceRequest, _admin_service_pb2.PlanChange]
+    """Brings the shards into balance now, without waiting for the cluster to settle; or tells what that would move."""
+    DrainNode: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.DrainNodeRequest, _admin_service_pb2.PlanChange]
+    """Moves all shards away from a node, gracefully, and gives it none until it is undrained. It runs on."""
+    UndrainNode: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.UndrainNodeRequest, _admin_service_pb2.PlanChange]
+    """Lets a drained or evicted node have shards again, once the cluster has settled."""
+    EvictNode: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.EvictNodeRequest, _admin_service_pb2.PlanChange]
+    """Takes all shards from a node that is alive but useless, without its help: its session is ended. This process of it
+    is given none until it is undrained.
+    """
+    MoveShard: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.MoveShardRequest, _admin_service_pb2.PlanChange]
+    """Moves one shard to a node."""
+    PauseRebalance: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.PauseRebalanceRequest, _admin_service_pb2.PlanChange]
+    """From now on shards move only by a further order, or because their node cannot serve."""
+    ResumeRebalance: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ResumeRebalanceRequest, _admin_service_pb2.PlanChange]
+    """Lets shards move for balance again."""
     ListHandlers: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListHandlersRequest, _admin_service_pb2.ListHandlersResponse]
     """Lists the handlers of a namespace with their counts."""
     PauseHandler: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.PauseHandlerRequest, _admin_service_pb2.Handler]
@@ -32,7 +53,12 @@ class AdminServiceStub:
     """Lists namespaces by name."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Looking at and steering the cluster. Any node answers."""
+    """Looking at and steering the cluster. Any node answers.
+
+    Orders (Rebalance to ResumeRebalance) are carried out by the leader, to which any other node forwards them. An order
+    that was answered is part of the plan: a later leader obeys it, too. Every order may be repeated. Without a leader
+    they are answered with UNAVAILABLE, while GetStatus shows what the node knows.
+    """
 
     @_abc_1.abstractmethod
     def GetStatus(
@@ -41,6 +67,64 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_admin_service_pb2.GetStatusRequest, _abc.Awaitable[_admin_service_pb2.GetStatusResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.GetStatusResponse]:
         """State of the cluster: nodes, shards, workers, counts."""
+
+    @_abc_1.abstractmethod
+    def Rebalance(
+        self,
+        request: _admin_service_pb2.RebalanceRequest,
+        context: _aio.ServicerContext[_admin_service_pb2.RebalanceRequest, _abc.Awaitable[_admin_service_pb2.PlanChange]],
+    ) -> _abc.Awaitable[_admin_service_pb2.PlanChange]:
+        """Brings the shards into balance now, without waiting for the cluster to settle; or tells what that would move."""
+
+    @_abc_1.abstractmethod
+    def DrainNode(
+        self,
+        request: _admin_service_pb2.DrainNodeRequest,
+        context: _aio.ServicerContext[_admin_service_pb2.DrainNodeRequest, _abc.Awaitable[_admin_service_pb2.PlanChange]],
+    ) -> _abc.Awaitable[_admin_service_pb2.PlanChange]:
+        """Moves all shards away from a node, gracefully, and gives it none until it is undrained. It runs on."""
+
+    @_abc_1.abstractmethod
+    def UndrainNode(
+        self,
+        request: _admin_service_pb2.UndrainNodeRequest,
+        context: _aio.ServicerContext[_admin_service_pb2.UndrainNodeRequest, _abc.Awaitable[_admin_service_pb2.PlanChange]],
+    ) -> _abc.Awaitable[_admin_service_pb2.PlanChange]:
+        """Lets a drained or evicted node have shards again, once the cluster has settled."""
+
+    @_abc_1.abstractmethod
+    def EvictNode(
+        self,
+        request: _admin_service_pb2.EvictNodeRequest,
+        context: _aio.ServicerContext[_admin_service_pb2.EvictNodeRequest, _abc.Awaitable[_admin_service_pb2.PlanChange]],
+    ) -> _abc.Awaitable[_admin_service_pb2.PlanChange]:
+        """Takes all shards from a node that is alive but useless, without its help: its session is ended. This process of it
+        is given none until it is undrained.
+        """
+
+    @_abc_1.abstractmethod
+    def MoveShard(
+        self,
+        request: _admin_service_pb2.MoveShardRequest,
+        context: _aio.ServicerContext[_admin_service_pb2.MoveShardRequest, _abc.Awaitable[_admin_service_pb2.PlanChange]],
+    ) -> _abc.Awaitable[_admin_service_pb2.PlanChange]:
+        """Moves one shard to a node."""
+
+    @_abc_1.abstractmethod
+    def PauseRebalance(
+        self,
+        request: _admin_service_pb2.PauseRebalanceRequest,
+        context: _aio.ServicerContext[_admin_service_pb2.PauseRebalanceRequest, _abc.Awaitable[_admin_service_pb2.PlanChange]],
+    ) -> _abc.Awaitable[_admin_service_pb2.PlanChange]:
+        """From now on shards move only by a further order, or because their node cannot serve."""
+
+    @_abc_1.abstractmethod
+    def ResumeRebalance(
+        self,
+        request: _admin_service_pb2.ResumeRebalanceRequest,
+        context: _aio.ServicerContext[_admin_service_pb2.ResumeRebalanceRequest, _abc.Awaitable[_admin_service_pb2.PlanChange]],
+    ) -> _abc.Awaitable[_admin_service_pb2.PlanChange]:
+        """Lets shards move for balance again."""
 
     @_abc_1.abstractmethod
     def ListHandlers(
