@@ -246,6 +246,7 @@ class Node:
         )
 
     def _admin_service(self) -> AdminService:
+        node, cluster = self.config.node, self.cluster
         return AdminService(
             database=self.database,
             partition_of=self._partition_of,
@@ -266,10 +267,10 @@ class Node:
             self.coordinator,
             EngineShardHost(self.engine.shards, self.store),
             member=Member(node=config.node, incarnation=self.incarnation.current, address=self._advertised()),
-        node, cluster = self.config.node, self.cluster
             shards=len(self._partition_of),
             replaces=self.incarnation.replaces,
             timings=ManagerTimings.for_session(config.session_ttl),
+            clock=self.engine.clock.now,
             observer=self._observer,
         )
 
@@ -289,7 +290,6 @@ class Node:
             "catalog": every(CATALOG_REFRESH_S, "catalog", _step(self._refresh_catalog)),
         }
         return [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
-            clock=self.engine.clock.now,
 
 
 def _step(work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:

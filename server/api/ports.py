@@ -54,6 +54,17 @@ class MemberView:
     address: str
     state: str
     weight: int
+    incarnation: int = 0
+    joined_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinView:
+    """A shard stays with a node until an instant, None: until it is moved."""
+
+    shard: int
+    node: str
+    until: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,31 +77,6 @@ class PlanView:
 
     version: int = 0
     owners: Mapping[int, str] = field(default_factory=dict)
-
-
-class ClusterView(Protocol):
-    """What this node last saw of the cluster; nothing here blocks or fails."""
-
-    @property
-    incarnation: int = 0
-    joined_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PinView:
-    """A shard stays with a node until an instant, None: until it is moved."""
-
-    shard: int
-    node: str
-    until: datetime | None
-    def kind(self) -> str:
-        """Kind of the coordinator: "postgres" or "zookeeper"."""
-
-    def members(self) -> Sequence[MemberView]:
-        """Return the live nodes, this one included."""
-
-    def leader(self) -> str:
-        """Return the leader's name, empty if there is none or it is unknown."""
     reason: str = ""
     paused: bool = False
     drained: Sequence[str] = ()
@@ -118,6 +104,20 @@ class PlanChangeView:
     moves: Sequence[MoveView]
     before: Mapping[str, int]
     after: Mapping[str, int]
+
+
+class ClusterView(Protocol):
+    """What this node last saw of the cluster; nothing here blocks or fails."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the coordinator: "postgres" or "zookeeper"."""
+
+    def members(self) -> Sequence[MemberView]:
+        """Return the live nodes, this one included."""
+
+    def leader(self) -> str:
+        """Return the leader's name, empty if there is none or it is unknown."""
 
     def plan(self) -> PlanView:
         """Return the plan in force."""

@@ -112,14 +112,6 @@ class OneNode:
     def plan(self) -> PlanView:
         return PlanView(version=3, owners=dict.fromkeys(range(SHARDS), NODE))
 
-
-class ApiNode:
-    """The parts of a node's API, put together as the node does it."""
-
-    def __init__(
-        self,
-        dsn: str,
-        *,
     def trouble(self) -> str:
         return ""
 
@@ -133,6 +125,14 @@ class NoManager:
     async def end_session_of(self, node: str) -> bool:
         return False
 
+
+class ApiNode:
+    """The parts of a node's API, put together as the node does it."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
         limits: Limits | None = None,
         submit_limits: SubmitLimits | None = None,
         max_handlers: int = 10_000,
@@ -149,6 +149,8 @@ class NoManager:
             submitter=self.submitter,
             limits=limits,
         )
+        cluster = OneNode()
+        self.channels = PeerChannels(NODE, dict)
         self.admin_service = AdminService(
             database=self.database,
             partition_of=PARTITION_OF,
@@ -161,8 +163,6 @@ class NoManager:
                 orders=ManagerOrders(NoManager),
                 leader=LeaderCall(NODE, cluster, self.channels),
             ),
-        cluster = OneNode()
-        self.channels = PeerChannels(NODE, dict)
         )
         self.calls: list[tuple[str, str, float]] = []
         self.server = ApiServer(
@@ -184,6 +184,7 @@ class NoManager:
     async def __aexit__(self, *_: object) -> None:
         await self.channel.close()
         await self.server.stop(1.0)
+        await self.channels.close()
         await self.job_service.close()
         await self.submitter.close()
         await self.database.close()
@@ -192,7 +193,6 @@ class NoManager:
 class Fleet:
     """Owns all shards at some epoch and stands for a worker: claims and ends attempts with the real statements."""
 
-        await self.channels.close()
     def __init__(self, database: Database, worker_id: int, epochs: Mapping[int, int]) -> None:
         self.database = database
         self.worker_id = worker_id
