@@ -1,7 +1,7 @@
 """Triggers of the tests' own in the database: who raised which epoch, and who did what to a shard of another one's.
 
 Every connection of a node says which process it belongs to, and the latest raise of a shard's epoch says whose shard it
-is. A claim, the end of an attempt by the reaper, a firing or a removal of a dedupe key by any other process is a
+is. A claim, the end of a lost worker's attempt, a firing or a removal of a dedupe key by any other process is a
 *trespass*, and so is a claim under another epoch than the present one. They are written down in the same transaction,
 with what is committed at that moment before one's eyes.
 """
@@ -69,13 +69,13 @@ BEGIN
     WHERE audit.process() IS DISTINCT FROM audit.owner(o.shard);
     RETURN NULL;
 END $$;
--- Outcomes 2 and 3, timed out and worker lost, are the reaper's.
+-- Outcome 3, worker lost, is the reaper's alone; an attempt over its time may also end by its worker's word.
 CREATE FUNCTION audit.reaped() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO audit.trespasses (deed, shard, epoch, process, owner)
     SELECT DISTINCT 'reap', s.shard, s.epoch, audit.process(), audit.owner(s.shard)
     FROM new n JOIN shardwheel_store.shards s ON s.shard = (n.job_id & 4095)::integer
-    WHERE n.outcome IN (2, 3) AND audit.process() IS DISTINCT FROM audit.owner(s.shard);
+    WHERE n.outcome = 3 AND audit.process() IS DISTINCT FROM audit.owner(s.shard);
     RETURN NULL;
 END $$;
 CREATE TRIGGER audit_reaped AFTER INSERT ON shardwheel_store.attempts

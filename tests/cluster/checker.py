@@ -199,6 +199,22 @@ def check_early(history: History) -> Findings:
     return Findings(broken, {"early": len(broken)})
 
 
+def check_late(history: History) -> Findings:
+    """How late jobs started for the first time; that is no promise, for it depends on what was broken."""
+    standing = Standing(history)
+    scheduled = {job.job: job.scheduled_for for job in history.jobs}
+    late: list[float] = []
+    for job, executions in executions_by_job(history).items():
+        submission, at = standing.submission_of(job), scheduled.get(job)
+        if submission is not None:
+            at = max(submission.sent.wall, submission.due_at or 0.0)
+        if at is not None:
+            late.append(max(0.0, executions[0].started.wall - at))
+    late.sort()
+    p99 = late[len(late) * 99 // 100] if late else 0.0
+    return Findings((), {"late_ms_p99": round(p99 * 1000)})
+
+
 def check_firings(history: History) -> Findings:
     """The jobs of a schedule are its expansion, each once; what is missing was counted as skipped."""
     made: dict[int, Counter[float]] = defaultdict(Counter)
@@ -320,6 +336,7 @@ CHECKERS: Final[Sequence[Callable[[History], Findings]]] = (
     check_reruns,
     check_overlaps,
     check_early,
+    check_late,
     check_firings,
     check_keys,
     check_dedupe,

@@ -55,6 +55,11 @@ class ClusterProcess(DemoProcess):
         return self._process.pid
 
     @property
+    def output_file(self) -> Path:
+        """The file with all that it has printed."""
+        return self._output
+
+    @property
     def output(self) -> str:
         """What it has printed since its latest start."""
         return self._output.read_bytes()[self._output_before :].decode(errors="replace")

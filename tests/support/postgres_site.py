@@ -50,6 +50,12 @@ class PostgresSite:
         standby = pair.standby if pair is not None else None
         return sorted([self.server.port, *([standby.port] if standby else [])])
 
+    @property
+    def logs(self) -> list[Path]:
+        """The log files of all servers."""
+        standby = self.pair.standby if self.pair is not None else None
+        return [self.server.log_file, *([standby.log_file] if standby else [])]
+
     def dsn(self, database: str) -> str:
         """Return the connection URI of a database, the same over failovers."""
         return self.servers.dsn(database)
