@@ -36,6 +36,7 @@ from server.observe.engine_metrics import EngineCollector
 from server.observe.loop_lag import LoopLag
 from server.observe.metrics import Metrics
 from server.peers.channels import PeerChannels
+from server.peers.cluster_peers import ClusterPeers
 from server.shard_host import EngineShardHost
 from server.startup import patiently, until_joined
 from server.store import workers
@@ -128,7 +129,7 @@ class Node:
         await self.server.start()
         self._tasks = self._loops()
         for task in self._tasks:
-            task.add_done_callback(self._loop_ended)
+            self.watch_loop(task)
         self.health.loops = self._tasks
         await until_joined(self.manager.status, lambda: self._observer.trouble, self._waits_for)
         self.health.phase = Phase.SERVING
@@ -136,6 +137,10 @@ class Node:
 
     def _waits_for(self, what: str) -> None:
         self.health.waits_for = what
+
+    def watch_loop(self, task: asyncio.Task[None]) -> None:
+        """The node cannot do without this task: it ends when the task does."""
+        task.add_done_callback(self._loop_ended)
 
     def _loop_ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or self.health.phase is Phase.STOPPING:
@@ -161,9 +166,10 @@ class Node:
         await self.engine.drain(self.config.drain_grace)
         await self.engine.stop()
         await self.server.stop(STOP_GRACE_S)
-        await self.channels.close()
         await self.jobs.close()
         await self.submitter.close()
+        await self.peers.close()
+        await self.channels.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -177,7 +183,12 @@ class Node:
         self.catalog = Catalog(self.database)
         self.store = PostgresEngineStore(self.database, node=config.node, incarnation=self.incarnation.current)
         firing = FiringStore(self.database, IdBlock(self.database))
-        self.engine = Engine(self.store, firing, self._partition_of, config.timings())
+        self.cluster = ManagerClusterView(lambda: self.manager.status(), config.coordinator)
+        self.channels = PeerChannels(config.node, self._addresses)
+        self.peers = ClusterPeers(config.node, self.channels, lambda shard: self.manager.planned_owner(shard))
+        self.engine = Engine(self.store, firing, self._partition_of, config.timings(), self.peers)
+        self._handlers_changed = asyncio.Event()
+        self.engine.news.handlers_changed = self._handlers_changed.set
         self.submitter = Submitter(self.database, self._partition_of, self.engine)
         self.jobs = JobService(
             database=self.database,
@@ -185,14 +196,14 @@ class Node:
             catalog=self.catalog,
             engine=self.engine,
             submitter=self.submitter,
+            owners=self.peers,
             limits=self._limits(),
         )
-        self.cluster = ManagerClusterView(lambda: self.manager.status(), config.coordinator)
+        self.peers.watched = self.jobs.watched
         self.engine.liveness.alone = lambda: self.cluster.leader() == config.node and len(self.cluster.members()) == 1
-        self.channels = PeerChannels(config.node, self._addresses)
         self.workers = self._worker_service()
         self.server = ApiServer(
-            [self.jobs, self._schedule_service(), self.workers, self._admin_service()],
+            [self.jobs, self._schedule_service(), self.workers, self._admin_service(), self._peer_service()],
             observer=self.metrics.call_ended,
         )
         port = self.server.bind(config.listen)
@@ -224,13 +235,12 @@ class Node:
         return {one.node: one.address for one in self.cluster.members()}
 
     def _schedule_service(self) -> ScheduleService:
-        firer = self.engine.firer
         return ScheduleService(
             database=self.database,
             catalog=self.catalog,
             ids=IdBlock(self.database),
             partition_of=self._partition_of,
-            nudges=ScheduleNudges(changed=firer.schedules_changed, jobs_added=self.engine.jobs_added),
+            nudges=ScheduleNudges(changed=self.engine.schedule_changed, jobs_added=self.engine.jobs_added),
             now=self.engine.clock.now,
             limits=self._limits(),
         )
@@ -261,6 +271,9 @@ class Node:
             ),
         )
 
+    def _peer_service(self) -> PeerService:
+        return PeerService(engine=self.engine, news=self.engine.news, shards=len(self._partition_of))
+
     def _shard_manager(self) -> ShardManager:
         config = self.config
         return ShardManager(
@@ -276,7 +289,7 @@ class Node:
 
     async def _refresh_catalog(self) -> None:
         for handler in await self.catalog.refresh():
-            self.engine.handler_changed(handler.handler_id, paused=handler.paused)
+            self.engine.handler_seen(handler.handler_id, paused=handler.paused)
 
     def _loops(self) -> list[asyncio.Task[None]]:
         retention = Retention(completed=self.config.keep_completed, unsuccessful=self.config.keep_unsuccessful)
@@ -287,7 +300,7 @@ class Node:
             "members": every(MEMBERS_REFRESH_S, "members", self.workers.tell_members),
             "channels": every(MEMBERS_REFRESH_S, "channels", self.channels.refresh),
             "database-watch": every(LOOK_EVERY_S, "database watch", self._database_watch.look),
-            "catalog": every(CATALOG_REFRESH_S, "catalog", _step(self._refresh_catalog)),
+            "catalog": every(CATALOG_REFRESH_S, "catalog", _step(self._refresh_catalog), wake=self._handlers_changed),
         }
         return [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
 

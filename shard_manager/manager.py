@@ -185,6 +185,11 @@ class ShardManager:
         """Shard to epoch of all shards that are fenced in now."""
         return self._table.owned
 
+    def planned_owner(self, shard: int) -> str | None:
+        """Return the node that the latest known plan gives a shard to."""
+        plan = self._view.plan if self._view is not None else None
+        return plan.owners.get(shard) if plan is not None else None
+
     def status(self) -> ManagerStatus:
         """A snapshot."""
         view = self._view

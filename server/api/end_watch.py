@@ -1,12 +1,14 @@
 """Notices the end of jobs that end on other nodes.
 
-The node that ends a job wakes those who wait for it there. For everyone else one query, about once a second, asks for
-all jobs at once that are waited for on this node. It also catches whatever a wake-up missed.
+Who ends a job tells the owner of its shard, and the owner tells the nodes that watch the job. A watch is asked for when
+a wait begins; when the owner has confirmed it, the job is looked for once, for it may have ended before. Behind all
+that one query, about once a second, asks for all jobs at once that are waited for on this node, and the watches are
+repeated, so that a new owner learns of them.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -23,13 +25,20 @@ PAGE: Final = 1000
 
 
 class EndWatch:
-    """Events that are set when a job is no longer live. For use from one event loop; runs only while needed."""
+    """Events that are set when a job is no longer live. For use from one event loop; runs only while needed.
 
-    def __init__(self, database: Database, *, interval_s: float = INTERVAL_S) -> None:
+    `watch` asks the owner of a job's shard to tell of its end.
+    """
+
+    def __init__(self, database: Database, *, watch: Callable[[int], None], interval_s: float = INTERVAL_S) -> None:
         self._database = database
+        self._watch = watch
         self._interval_s = interval_s
         self._events: dict[int, set[asyncio.Event]] = {}
         self._count = 0
+        self._soon: set[int] = set()
+        self._asked = asyncio.Event()
+        self._all_at = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -38,11 +47,13 @@ class EndWatch:
 
     @contextmanager
     def watching(self, job_id: int) -> Iterator[asyncio.Event]:
-        """Give an event that is set within about a second after the job has ended."""
+        """Give an event that is set soon after the job has ended, within about a second at the latest."""
         event = asyncio.Event()
         self._events.setdefault(job_id, set()).add(event)
+        self._watch(job_id)
         self._count += 1
         if self._task is None:
+            self._all_at = asyncio.get_running_loop().time() + self._interval_s
             self._task = asyncio.create_task(self._run(), name="end-watch")
         try:
             yield event
@@ -53,6 +64,12 @@ class EndWatch:
             if not waiting:
                 del self._events[job_id]
 
+    def look_soon(self, job_ids: Iterable[int]) -> None:
+        """Look for jobs now: from now on their end is told, but not what was before."""
+        self._soon.update(job_id for job_id in job_ids if job_id in self._events)
+        if self._soon:
+            self._asked.set()
+
     async def close(self) -> None:
         """Stop looking."""
         if self._task is not None:
@@ -62,7 +79,7 @@ class EndWatch:
     async def _run(self) -> None:
         failures = 0
         while True:
-            await asyncio.sleep(min(self._interval_s * 2**failures, MAX_BACK_OFF_S))
+            await self._pause(failures)
             if not self._events:
                 self._task = None
                 return
@@ -78,8 +95,30 @@ class EndWatch:
                     log.exception("cannot look for ended jobs")
                 failures = min(failures + 1, 10)
 
+    async def _pause(self, failures: int) -> None:
+        """Wait for the time of the next look, or until some jobs should be looked for at once."""
+        now = asyncio.get_running_loop().time()
+        if failures:
+            self._all_at = now + min(self._interval_s * 2**failures, MAX_BACK_OFF_S)
+            await asyncio.sleep(self._all_at - now)
+            return
+        try:
+            async with asyncio.timeout_at(max(self._all_at, now)):
+                await self._asked.wait()
+        except TimeoutError:
+            pass
+
     async def _look(self) -> None:
-        job_ids = list(self._events)
+        now = asyncio.get_running_loop().time()
+        self._asked.clear()
+        if now >= self._all_at:
+            self._all_at = now + self._interval_s
+            job_ids = list(self._events)
+            for job_id in job_ids:
+                self._watch(job_id)
+        else:
+            job_ids = list(self._soon)
+        self._soon.clear()
         for start in range(0, len(job_ids), PAGE):
             for job_id in await gone(self._database, job_ids[start : start + PAGE]):
                 for event in self._events.get(job_id, ()):

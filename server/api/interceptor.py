@@ -20,8 +20,8 @@ from server.api.errors import InvalidRequest, status_of
 from server.domain.errors import InvalidInput
 
 OUR_METHODS: Final = "/shardwheel."
-# A session speaks with workers of other versions: messages that it does not know are ignored, not refused.
-LENIENT_METHODS: Final = "/shardwheel.v1.WorkerService/"
+# Sessions speak with workers of other versions, and nodes with nodes: what they do not know is ignored, not refused.
+LENIENT_METHODS: Final = ("/shardwheel.v1.WorkerService/", "/shardwheel.v1.PeerService/")
 
 MAX_UNKNOWN_FIELDS: Final = 20
 

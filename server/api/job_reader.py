@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from server.api.convert import attempt_message, job_message
 from server.api.errors import NotFound
-from server.api.ports import EngineHandle
-from server.api.waiting_reason import waiting_reason
+from server.api.ports import EngineHandle, Owners
+from server.api.waiting_reason import waiting_reason, workers_reason
+from server.domain.handler import HandlerView
 from server.domain.sharding import shard_of_id
 from server.store.catalog import Catalog, Namespace
 from server.store.database import Database
@@ -14,13 +15,21 @@ from shardwheel.v1.job_pb2 import Job
 
 
 class JobReader:
-    """Reads jobs and puts them into messages."""
+    """Reads jobs and puts them into messages. `owners` are asked for what only they know, unless there are none."""
 
-    def __init__(self, database: Database, partition_of: Sequence[int], catalog: Catalog, engine: EngineHandle) -> None:
+    def __init__(
+        self,
+        database: Database,
+        partition_of: Sequence[int],
+        catalog: Catalog,
+        engine: EngineHandle,
+        owners: Owners | None = None,
+    ) -> None:
         self._database = database
         self._partition_of = partition_of
         self._catalog = catalog
         self._engine = engine
+        self._owners = owners
 
     def partition(self, namespace: Namespace, job_id: int) -> int:
         """Return the partition of a job; raise `NotFound` for an id that no shard of this cluster can have made."""
@@ -54,8 +63,15 @@ class JobReader:
             message.attempts.extend(map(attempt_message, attempts))
             if not message.worker and attempts:
                 message.worker = attempts[-1].worker
-        message.waiting_because = waiting_reason(view, self._engine.handler_view(view.job.handler_id))
+        reason = waiting_reason(view)
+        message.waiting_because = workers_reason(await self._workers(view)) if reason is None else reason
         return message
+
+    async def _workers(self, view: JobView) -> HandlerView:
+        """Return the workers that could be given a job: those of the owner of its shard, who hands it out."""
+        shard, handler_id = shard_of_id(view.job.job_id), view.job.handler_id
+        there = await self._owners.handler_view(shard, handler_id) if self._owners is not None else None
+        return self._engine.handler_view(handler_id) if there is None else there
 
 
 def job_not_found(namespace: Namespace, job_id: int) -> NotFound:

@@ -14,7 +14,7 @@ from server.api.errors import Exhausted, WrongState, api_error, internal_error
 from server.api.job_listing import JobLister
 from server.api.job_reader import JobReader, job_not_found
 from server.api.new_jobs import JobFactory, created_record
-from server.api.ports import EngineHandle
+from server.api.ports import EngineHandle, Owners
 from server.api.submitter import Submitter
 from server.api.validation import (
     Limits,
@@ -28,6 +28,7 @@ from server.api.validation import (
 )
 from server.domain.job import JobState, NewJob, Submitted
 from server.domain.policies import SERVER_DEFAULTS, Policies
+from server.domain.sharding import shard_of_id
 from server.store.catalog import Catalog, Namespace
 from server.store.database import Database
 from server.store.errors import Unavailable, UnknownOutcome
@@ -67,6 +68,7 @@ class JobService(JobServiceServicer):
         catalog: Catalog,
         engine: EngineHandle,
         submitter: Submitter,
+        owners: Owners | None = None,
         limits: Limits | None = None,
         policies: Policies = SERVER_DEFAULTS,
     ) -> None:
@@ -77,9 +79,13 @@ class JobService(JobServiceServicer):
         self._submitter = submitter
         self._limits = limits or Limits()
         self._policies = policies
-        self._reader = JobReader(database, partition_of, catalog, engine)
+        self._reader = JobReader(database, partition_of, catalog, engine, owners)
         self._lister = JobLister(database, partition_of, catalog, self._reader)
-        self._ends = EndWatch(database)
+        self._ends = EndWatch(database, watch=engine.watch)
+
+    def watched(self, job_ids: Sequence[int]) -> None:
+        """Take in that other nodes tell of the end of these jobs from now on."""
+        self._ends.look_soon(job_ids)
 
     async def close(self) -> None:
         """End background work."""
@@ -159,6 +165,8 @@ class JobService(JobServiceServicer):
             self._engine.cancel_requested(*done.running)
         else:
             self._engine.job_finished(request.id)
+            if done.room is not None:
+                self._engine.key_freed(shard_of_id(request.id), namespace.namespace_id, done.room)
         return await self._reader.detailed(namespace, await self._reader.view(namespace, request.id))
 
     async def RetryJob(self, request: pb.RetryJobRequest, context: "Context[pb.RetryJobRequest, Job]") -> Job:

@@ -29,11 +29,14 @@ class EngineHandle(Protocol):
     def owned_shards(self) -> Sequence[int]:
         """Return the shards that this node owns now, ascending."""
 
+    def key_freed(self, shard: int, namespace_id: int, key: str) -> None:
+        """There is room for one more job under a concurrency key."""
+
     def handler_view(self, handler_id: int) -> HandlerView:
-        """Return the connected workers of a handler."""
+        """Return the workers of a handler that are connected to this node."""
 
     def handler_changed(self, handler_id: int, *, paused: bool) -> None:
-        """A handler was paused or resumed."""
+        """A handler was paused or resumed by a request."""
 
     def cancel_requested(self, ref: AttemptRef, worker_id: int) -> None:
         """A running job was marked as cancelled in the database: tell its worker."""
@@ -43,6 +46,17 @@ class EngineHandle(Protocol):
 
     def waiter(self, job_id: int) -> JobWaiter:
         """Return a waiter for the end of a job; make it before reading the job's state, and close it."""
+
+    def watch(self, job_id: int) -> None:
+        """Ask for news of the job's end from the owner of its shard; to be repeated every few seconds."""
+
+
+class Owners(Protocol):
+    """The owners of shards, as far as they are other nodes."""
+
+    async def handler_view(self, shard: int, handler_id: int) -> HandlerView | None:
+        """Return the workers of a handler that are connected to the owner of a shard; None if the owner is this node,
+        is not known, or does not answer soon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

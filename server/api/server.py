@@ -15,6 +15,7 @@ from server.domain.errors import InvalidInput
 from shardwheel.v1 import (
     admin_service_pb2_grpc,
     job_service_pb2_grpc,
+    peer_service_pb2_grpc,
     schedule_service_pb2_grpc,
     worker_service_pb2_grpc,
 )
@@ -24,6 +25,7 @@ Servicer: TypeAlias = (
     | schedule_service_pb2_grpc.ScheduleServiceServicer
     | worker_service_pb2_grpc.WorkerServiceServicer
     | admin_service_pb2_grpc.AdminServiceServicer
+    | peer_service_pb2_grpc.PeerServiceServicer
 )
 
 # The generated functions take their own servicer each.
@@ -43,6 +45,10 @@ _SERVICES: Final[Mapping[str, tuple[type, Callable[[Any, grpc.aio.Server], None]
     "shardwheel.v1.AdminService": (
         admin_service_pb2_grpc.AdminServiceServicer,
         admin_service_pb2_grpc.add_AdminServiceServicer_to_server,
+    ),
+    "shardwheel.v1.PeerService": (
+        peer_service_pb2_grpc.PeerServiceServicer,
+        peer_service_pb2_grpc.add_PeerServiceServicer_to_server,
     ),
 }
 

@@ -6,11 +6,10 @@ from server.store.jobs_read import JobView
 from shardwheel.v1.job_pb2 import Job
 
 
-def waiting_reason(view: JobView, handler: HandlerView) -> Job.WaitingReason.ValueType:
-    """Return the first reason that holds, from the job's own to the cluster's.
+def waiting_reason(view: JobView) -> Job.WaitingReason.ValueType | None:
+    """Return the first reason that holds, from the job's own to the cluster's; None if it lies with the workers.
 
-    The job is not due; it waits behind its key; someone paused the handler; nobody looks after the shard; no worker
-    could run it; none has room.
+    The job is not due; it waits behind its key; someone paused the handler; nobody looks after the shard.
     """
     job = view.job
     if job.state is JobState.PARKED:
@@ -23,6 +22,11 @@ def waiting_reason(view: JobView, handler: HandlerView) -> Job.WaitingReason.Val
         return Job.HANDLER_PAUSED
     if not view.shard_owned:
         return Job.SHARD_WITHOUT_OWNER
+    return None
+
+
+def workers_reason(handler: HandlerView) -> Job.WaitingReason.ValueType:
+    """Return the reason that lies with the workers of the shard's owner: there is none, or none has room."""
     if handler.workers == 0:
         return Job.NO_WORKER
     return Job.WAITING_REASON_UNSPECIFIED if handler.free > 0 else Job.NO_FREE_SLOT

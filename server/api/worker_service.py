@@ -137,7 +137,7 @@ class WorkerService(WorkerServiceServicer):
         by_name = {name: handler.handler_id for name, handler in handlers.items()}
         for handler in handlers.values():
             self._handler_names[handler.handler_id] = handler.name
-            self._engine.handler_changed(handler.handler_id, paused=handler.paused)
+            self._engine.handler_seen(handler.handler_id, paused=handler.paused)
         slots = {one.handler: one.max_concurrency for one in hello.handlers}
         try:
             worker_id = await self._engine.liveness.admit(

@@ -56,6 +56,8 @@ class RunningJob:
     claim_epoch: int
     timeout_at: datetime | None
     overdue: bool
+    key: tuple[int, str] | None
+    """Namespace and concurrency key of a job that has one."""
 
     @property
     def ref(self) -> AttemptRef:

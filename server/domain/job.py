@@ -136,7 +136,7 @@ class ClaimedJob:
     progress: bytes | None
     traceparent: str | None
     labels: bytes | None
-    keyed: bool
+    concurrency_key: str | None
 
     @property
     def ref(self) -> AttemptRef:

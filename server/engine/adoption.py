@@ -95,6 +95,7 @@ class Adoption:
                 claim_epoch=job.claim_epoch,
                 timeout_at=job.timeout_at,
                 session_id=None,
+                key=job.key,
             )
             self._registry.add(entry)
             self._deadlines.watch(entry)

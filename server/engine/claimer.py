@@ -303,6 +303,7 @@ class Claimer:
                 claim_epoch=job.epoch,
                 timeout_at=job.timeout_at,
                 session_id=session.session_id,
+                key=None if job.concurrency_key is None else (job.namespace_id, job.concurrency_key),
             )
             self._registry.add(entry)
             self._deadlines.watch(entry)

@@ -18,6 +18,7 @@ from server.domain.sharding import shard_of_id
 from server.engine.deadlines import Deadlines
 from server.engine.ownership import Ownership
 from server.engine.ports import EndingStore
+from server.engine.ports_peers import AttemptEnded, JobFinal, Peers
 from server.engine.registry import Registry, RunningEntry
 from server.engine.slots import SlotBook
 from server.engine.tally import Tally
@@ -42,6 +43,7 @@ class Ender:
         waiters: Waiters,
         pending: Callable[[Sequence[DueJob]], None],
         key_freed: Callable[[int, int, str], None],
+        peers: Peers,
     ) -> None:
         self._store = store
         self._ownership = ownership
@@ -51,6 +53,7 @@ class Ender:
         self._waiters = waiters
         self._pending = pending
         self._key_freed = key_freed
+        self._peers = peers
         self.ended_by_state: dict[JobState, int] = {}
         self.retries = 0
         """Attempts that burned a try and went back to be tried again."""
@@ -139,21 +142,36 @@ class Ender:
 
     def gone(self, ref: AttemptRef, *, job_final: bool) -> None:
         """Draw the consequences of an attempt that was ended by somebody else: by another node, or in the worker's own
-        transaction."""
-        self.forget(ref)
-        if job_final:
-            self._waiters.finished([ref.job_id])
+        transaction, of which the owner has to hear."""
+        ended = AttemptEnded(ref, final=job_final, key_told=False)
+        self.told(ended)
+        self._peers.tell_owner(shard_of_id(ref.job_id), ended)
+
+    def told(self, ended: AttemptEnded) -> None:
+        """Draw the consequences of an attempt's end that another node has told of."""
+        entry = self.forget(ended.ref)
+        if entry is not None and entry.key is not None and not ended.key_told:
+            self._key_freed(entry.shard, *entry.key)
+        if ended.final:
+            self._waiters.finished([ended.ref.job_id])
+
+    def job_final(self, job_id: int) -> None:
+        """Draw the consequences of a job's end without an attempt."""
+        self._waiters.finished([job_id])
+        self._peers.tell_owner(shard_of_id(job_id), JobFinal(job_id))
 
     def note(self, ended: Sequence[Ended]) -> None:
-        """Draw the consequences of ended attempts."""
+        """Draw the consequences of ended attempts, here and at the owners of their shards."""
         due, final = [], []
         now_s = time.monotonic()
         for one in ended:
             entry = self.forget(one.ref)
+            is_final = one.state is not JobState.PENDING
+            self._peers.tell_owner(one.shard, AttemptEnded(one.ref, final=is_final, key_told=True))
             if entry is not None and entry.session_id is not None:
                 self.run_time.observe(now_s - entry.since_s)
             self.ended_by_state[one.state] = self.ended_by_state.get(one.state, 0) + 1
-            if one.state is JobState.PENDING:
+            if not is_final:
                 due.append(DueJob(one.priority, one.due_at, one.ref.job_id, one.shard, one.handler_id))
             else:
                 final.append(one.ref.job_id)

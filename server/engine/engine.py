@@ -9,13 +9,15 @@ killing the process at any instruction loses nothing.
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from server.domain.due import DueJob
 from server.domain.handler import HandlerView
 from server.domain.job import AttemptRef
 from server.domain.outcome import Outcome
+from server.domain.sharding import shard_of_id
 from server.engine.adoption import Adoption
+from server.engine.cancels import Cancels
 from server.engine.claimer import Claimer
 from server.engine.clock import DatabaseClock
 from server.engine.completer import FLUSHERS, Completer
@@ -29,8 +31,10 @@ from server.engine.liveness import Liveness
 from server.engine.loops import every
 from server.engine.ownership import Ownership
 from server.engine.parking import Parking
+from server.engine.peer_news import PeerNews
 from server.engine.ports import EngineStore, OutcomeUnknown, StoreUnavailable
 from server.engine.ports_firer import FirerStore
+from server.engine.ports_peers import HandlersChanged, JobWatched, KeyFreed, NoPeers, Peers, ScheduleChanged
 from server.engine.reaper import Reaper
 from server.engine.registry import Registry, RunningEntry
 from server.engine.shard_runner import ShardRunner
@@ -45,7 +49,12 @@ class Engine:
     """Puts the engine's parts together and is their face to the API and the shard manager."""
 
     def __init__(
-        self, store: EngineStore, firing: FirerStore, partition_of: Sequence[int], timings: EngineTimings
+        self,
+        store: EngineStore,
+        firing: FirerStore,
+        partition_of: Sequence[int],
+        timings: EngineTimings,
+        peers: Peers | None = None,
     ) -> None:
         silence_s = 2 * timings.heartbeat.total_seconds() + 1.0
         self.timings = timings
@@ -57,6 +66,8 @@ class Engine:
         self.registry = Registry()
         self.waiters = Waiters()
         self._store = store
+        self._peers = peers or NoPeers()
+        self.cancels = Cancels(self.slots, self._peers)
         self._tasks: list[asyncio.Task[None]] = []
         self._give_backs: set[asyncio.Task[None]] = set()
         self._reap_now = asyncio.Event()
@@ -77,7 +88,8 @@ class Engine:
             slots=self.slots,
             waiters=self.waiters,
             pending=self.jobs_added,
-            key_freed=self.parking.key_freed,
+            key_freed=self.key_freed,
+            peers=self._peers,
         )
         self.adoption = Adoption(
             store=store,
@@ -121,6 +133,7 @@ class Engine:
             slots=self.slots,
             ender=self.ender,
             liveness=self.liveness,
+            cancels=self.cancels,
             clock=self.clock,
             failpoints=self.failpoints,
             timings=timings,
@@ -136,6 +149,15 @@ class Engine:
             waiters=self.waiters,
             clock=self.clock,
             timings=timings,
+        )
+        self.news = PeerNews(
+            peers=self._peers,
+            ender=self.ender,
+            parking=self.parking,
+            firer=self.firer,
+            cancels=self.cancels,
+            waiters=self.waiters,
+            pending=self.claimer.add,
         )
 
     def start(self) -> None:
@@ -234,8 +256,20 @@ class Engine:
             task.add_done_callback(self._give_backs.discard)
 
     def jobs_added(self, jobs: Sequence[DueJob]) -> None:
-        """Jobs became pending: look for them if their shards are owned here."""
+        """Jobs became pending: look for them, or have the owners of their shards look."""
         self.claimer.add(jobs)
+        for job in jobs:
+            self._peers.tell_owner(job.shard, job)
+
+    def schedule_changed(self, shard: int, next_fire_at: datetime | None) -> None:
+        """A schedule of a shard was created or changed and fires next at this time: see to it, or have the owner."""
+        self.firer.schedules_changed(shard, next_fire_at)
+        self._peers.tell_owner(shard, ScheduleChanged(shard, next_fire_at))
+
+    def key_freed(self, shard: int, namespace_id: int, key: str) -> None:
+        """There is room for one more job under a concurrency key: wake it, or have the owner wake it."""
+        self.parking.key_freed(shard, namespace_id, key)
+        self._peers.tell_owner(shard, KeyFreed(shard, namespace_id, key))
 
     def owned_shards(self) -> list[int]:
         """Return the owned shards, ascending."""
@@ -246,7 +280,12 @@ class Engine:
         return HandlerView(*self.slots.view(handler_id))
 
     def handler_changed(self, handler_id: int, *, paused: bool) -> None:
-        """A handler was paused or resumed."""
+        """A handler was paused or resumed on this node: all nodes should know."""
+        self.handler_seen(handler_id, paused=paused)
+        self._peers.tell_all(HandlersChanged())
+
+    def handler_seen(self, handler_id: int, *, paused: bool) -> None:
+        """Take in what the database says of a handler."""
         if paused:
             self.claimer.paused_handlers.add(handler_id)
         else:
@@ -259,11 +298,15 @@ class Engine:
 
     def job_finished(self, job_id: int) -> None:
         """A job became final by a request."""
-        self.waiters.finished([job_id])
+        self.ender.job_final(job_id)
 
     def waiter(self, job_id: int) -> Waiter:
-        """Return a waiter for the end of a job."""
+        """Return a waiter for the end of a job, as far as this node hears of it."""
         return self.waiters.add(job_id)
+
+    def watch(self, job_id: int) -> None:
+        """Ask the owner of a job's shard to tell this node when the job ends. To be repeated every few seconds."""
+        self._peers.tell_owner(shard_of_id(job_id), JobWatched(job_id))
 
     async def _give_back(self, partition: int, refs: list[AttemptRef]) -> None:
         for pause in (0.05, 0.2, 0.5, 1.0, 2.0, 5.0):

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from server.domain.ending import Ended, Recheck, RunningJob
 from server.domain.job import AttemptRef
 from server.domain.outcome import TimedOut, WorkerLost, decide
+from server.engine.cancels import Cancels
 from server.engine.clock import DatabaseClock
 from server.engine.ender import Ender
 from server.engine.failpoints import Failpoints
@@ -40,6 +41,7 @@ class Reaper:
         slots: SlotBook,
         ender: Ender,
         liveness: Liveness,
+        cancels: Cancels,
         clock: DatabaseClock,
         failpoints: Failpoints,
         timings: EngineTimings,
@@ -50,6 +52,7 @@ class Reaper:
         self._slots = slots
         self._ender = ender
         self._liveness = liveness
+        self._cancels = cancels
         self._clock = clock
         self._failpoints = failpoints
         self._timings = timings
@@ -95,18 +98,14 @@ class Reaper:
         for one in overdue:
             if now - self._told.get(one.ref, 0.0) < 5.0:
                 continue
-            session = self._slots.of_worker(one.worker_id)
-            if session is not None:
+            reason = "requested" if one.facts.cancel_requested else "timeout"
+            if self._cancels.send(one.ref, one.worker_id, reason):
                 self._told[one.ref] = now
-                reason = "requested" if one.facts.cancel_requested else "timeout"
-                session.link.send_cancels([(one.ref, reason)])
 
     def cancel_now(self, ref: AttemptRef, worker_id: int, reason: str) -> None:
         """Tell the worker of one attempt to stop it."""
-        session = self._slots.of_worker(worker_id)
-        if session is not None:
+        if self._cancels.send(ref, worker_id, reason):
             self._told[ref] = time.monotonic()
-            session.link.send_cancels([(ref, reason)])
 
     async def _reap_workers(self, partition: int, dead: list[int], as_of: datetime) -> None:
         shards = [shard for shard, _ in self._ownership.of_partition(partition)]
@@ -141,6 +140,5 @@ class Reaper:
         """
         refs = {one.ref for one in ended}
         for one in found:
-            session = self._slots.of_worker(one.worker_id)
-            if session is not None and one.ref in refs:
-                session.link.send_cancels([(one.ref, "superseded")])
+            if one.ref in refs:
+                self._cancels.send(one.ref, one.worker_id, "superseded")

@@ -23,6 +23,8 @@ class RunningEntry:
     claim_epoch: int
     timeout_at: datetime | None
     session_id: int | None
+    key: tuple[int, str] | None = None
+    """Namespace and concurrency key of a job that has one."""
     since_s: float = field(default_factory=time.monotonic)
     """When this node came to know it, by the monotonic clock."""
 

@@ -1,7 +1,15 @@
-"""Callers who wait for the end of a job on this node."""
+"""Those who wait for the end of a job: callers on this node, and other nodes."""
 
 import asyncio
 from collections.abc import Iterable
+from typing import Protocol
+
+
+class Watcher(Protocol):
+    """Told when a job may be final."""
+
+    def notify(self) -> None:
+        """Take note; may leave the waiters."""
 
 
 class Waiter:
@@ -23,7 +31,7 @@ class Waiter:
 
     def close(self) -> None:
         """Stop waiting."""
-        self._waiters.remove(self._job_id, self)
+        self._waiters.leave(self._job_id, self)
 
     def notify(self) -> None:
         """Wake the caller."""
@@ -31,29 +39,33 @@ class Waiter:
 
 
 class Waiters:
-    """Waiters by job."""
+    """Watchers by job."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, set[Waiter]] = {}
+        self._waiting: dict[int, set[Watcher]] = {}
 
     def add(self, job_id: int) -> Waiter:
         """Return a new waiter for a job."""
         waiter = Waiter(self, job_id)
-        self._waiting.setdefault(job_id, set()).add(waiter)
+        self.join(job_id, waiter)
         return waiter
 
-    def remove(self, job_id: int, waiter: Waiter) -> None:
-        """Forget a waiter."""
+    def join(self, job_id: int, watcher: Watcher) -> None:
+        """Tell a watcher of the end of a job."""
+        self._waiting.setdefault(job_id, set()).add(watcher)
+
+    def leave(self, job_id: int, watcher: Watcher) -> None:
+        """Forget a watcher."""
         waiting = self._waiting.get(job_id)
         if waiting is not None:
-            waiting.discard(waiter)
+            waiting.discard(watcher)
             if not waiting:
                 del self._waiting[job_id]
 
     def finished(self, job_ids: Iterable[int]) -> None:
-        """Wake whoever waits for these jobs."""
+        """Tell whoever waits for these jobs."""
         if not self._waiting:
             return
         for job_id in job_ids:
-            for waiter in self._waiting.get(job_id, ()):
-                waiter.notify()
+            for watcher in tuple(self._waiting.get(job_id, ())):
+                watcher.notify()

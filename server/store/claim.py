@@ -91,7 +91,7 @@ up AS (
     FROM picked p WHERE j.id = p.id
     RETURNING j.id, j.claim, p.epoch, j.attempt, j.max_attempts, j.namespace_id, j.handler_id, j.worker_id, j.priority,
         j.name, j.payload, j.content_type, j.due_at, j.scheduled_for, j.started_at, j.timeout_at, j.progress,
-        j.traceparent, j.labels, j.concurrency_key IS NOT NULL, j.shard)
+        j.traceparent, j.labels, j.concurrency_key, j.shard)
 SELECT me.shard, now(), (SELECT count(*) FROM ranked WHERE NOT take), up.* FROM me LEFT JOIN up ON up.shard = me.shard
 """
 )
@@ -161,7 +161,7 @@ async def claim(
 
 def _claimed(row: Row) -> ClaimedJob:
     (_, _, _, job_id, claim_number, epoch, attempt, max_attempts, namespace_id, handler_id, worker_id, priority, name,
-     payload, content_type, due_at, scheduled_for, started_at, timeout_at, progress, traceparent, labels, keyed,
+     payload, content_type, due_at, scheduled_for, started_at, timeout_at, progress, traceparent, labels, key,
      _) = row  # fmt: skip
     return ClaimedJob(
         job_id=job_id,
@@ -183,5 +183,5 @@ def _claimed(row: Row) -> ClaimedJob:
         progress=progress,
         traceparent=traceparent,
         labels=labels,
-        keyed=keyed,
+        concurrency_key=key,
     )

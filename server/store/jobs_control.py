@@ -16,7 +16,7 @@ from server.store.partitions import run_history
 
 CANCEL: Final = Statement("""
 WITH target AS (
-    SELECT x.id, x.state FROM {jobs} x
+    SELECT x.id, x.state, x.concurrency_key FROM {jobs} x
     WHERE x.id = %s::int8 AND x.namespace_id = %s::int4 FOR UPDATE),
 flagged AS (
     UPDATE {jobs} j
@@ -36,7 +36,7 @@ kept AS (
         g.namespace_id, g.attempt, g.max_attempts, g.concurrency_limit, g.priority, g.name, g.content_type,
         g.concurrency_key, g.labels, g.traceparent, g.non_retryable, g.payload, g.progress
     FROM gone g RETURNING id)
-SELECT t.state, f.open_claim, f.worker_id FROM target t LEFT JOIN flagged f ON true
+SELECT t.state, t.concurrency_key, f.open_claim, f.worker_id FROM target t LEFT JOIN flagged f ON true
 """)
 
 # A pending job that waits for its next try becomes due at once. `due` says whether it is due already.
@@ -73,10 +73,14 @@ FINAL_STATE: Final = "SELECT state FROM job_history WHERE id = %s::int8 AND name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """What a cancel did: `was` is the state before; `running` the attempt to be stopped, with its worker."""
+    """What a cancel did: `was` is the state before; `running` the attempt to be stopped, with its worker.
+
+    `room` is the concurrency key under which there is room for another job, for this one will not take it up.
+    """
 
     was: JobState
     running: tuple[AttemptRef, int] | None = None
+    room: str | None = None
 
 
 class RetryVerdict(Enum):
@@ -109,9 +113,9 @@ async def cancel(
     for _ in range(2):
         rows = await run_history(database, CANCEL.on(partition), (job_id, namespace_id, *texts), api=True)
         if rows:
-            state, claim, worker_id = rows[0]
+            state, key, claim, worker_id = rows[0]
             running = (AttemptRef(job_id, claim), worker_id) if claim is not None else None
-            return Cancelled(was=JobState(state), running=running)
+            return Cancelled(was=JobState(state), running=running, room=key if state == JobState.PENDING else None)
         final = await _final_state(database, namespace_id, job_id)
         if final is not None:
             return final

@@ -26,6 +26,7 @@ MAX_EXPIRE_BYTES: Final = 16 << 20
 
 _RUNNING_COLUMNS: Final = (
     "j.shard, j.handler_id, j.worker_id, j.claim_epoch, j.timeout_at, j.timeout_at <= now(), "
+    "j.namespace_id, j.concurrency_key, "
     "j.id, j.open_claim, j.handler_id, j.attempt, j.max_attempts, j.retry_initial_ms, j.retry_multiplier, "
     "j.retry_max_ms, "
     "j.non_retryable, j.deadline_at, j.cancel_requested"
@@ -219,7 +220,7 @@ def _fence_params(epochs: Sequence[tuple[int, int]]) -> tuple[object, ...]:
 
 
 def _running(row: Row) -> RunningJob:
-    shard, handler_id, worker_id, claim_epoch, timeout_at, is_overdue, *facts = row
+    shard, handler_id, worker_id, claim_epoch, timeout_at, is_overdue, namespace_id, key, *facts = row
     return RunningJob(
         facts=facts_of(facts),
         shard=shard,
@@ -228,6 +229,7 @@ def _running(row: Row) -> RunningJob:
         claim_epoch=claim_epoch,
         timeout_at=timeout_at,
         overdue=bool(is_overdue),
+        key=None if key is None else (namespace_id, key),
     )
 
 

@@ -73,12 +73,20 @@ class QuietEngine:
     pauses: list[tuple[int, bool]] = field(default_factory=list)
     views: dict[int, HandlerView] = field(default_factory=dict)
     waiters: set[Waiter] = field(default_factory=set)
+    freed: list[tuple[int, int, str]] = field(default_factory=list)
+    watched: list[int] = field(default_factory=list)
 
     def jobs_added(self, jobs: Sequence[DueJob]) -> None:
         self.added.extend(jobs)
 
     def owned_shards(self) -> Sequence[int]:
         return self.owned
+
+    def key_freed(self, shard: int, namespace_id: int, key: str) -> None:
+        self.freed.append((shard, namespace_id, key))
+
+    def watch(self, job_id: int) -> None:
+        self.watched.append(job_id)
 
     def handler_view(self, handler_id: int) -> HandlerView:
         return self.views.get(handler_id, HandlerView(workers=0, slots=0, free=0))

@@ -123,7 +123,7 @@ async def test_under_buffer_one_a_single_firing_waits_and_runs_right_after(bench
     assert second.scheduled_for is not None
     assert first.scheduled_for is not None
     assert second.scheduled_for != first.scheduled_for
-    assert second.keyed
+    assert second.concurrency_key is not None
 
 
 async def test_under_allow_jobs_run_side_by_side(bench: Bench) -> None:

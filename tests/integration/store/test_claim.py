@@ -30,7 +30,7 @@ async def test_claim_binds_each_job_to_a_slot(store: Bench) -> None:
     assert (job.job_id, job.claim, job.epoch, job.attempt, job.max_attempts) == (job_id, 1, EPOCH, 1, 7)
     assert (job.worker_id, job.namespace_id, job.handler_id) == (store.second_worker, 1, store.handler)
     assert (job.name, job.content_type, job.labels, job.traceparent) == ("n", "c", b'{"a": "b"}', "t")
-    assert (job.payload, job.priority, job.progress, job.keyed) == (b"p", 2, None, False)
+    assert (job.payload, job.priority, job.progress, job.concurrency_key) == (b"p", 2, None, None)
     assert (job.due_at, job.scheduled_for, job.started_at) == (row.due_at, scheduled, result.now)
     assert job.timeout_at == job.started_at + timedelta(minutes=5) == row.timeout_at
     assert (row.state, row.claim, row.open_claim, row.claim_epoch, row.attempt) == (1, 1, 1, EPOCH, 1)
@@ -199,8 +199,8 @@ async def test_keyed_jobs_run_up_to_their_limit_and_the_rest_is_parked(store: Be
     ids = await store.submit(5, concurrency_key="k", concurrency_limit=2)
     [free] = await store.submit()
     result = await store.claim()
-    assert [(job.job_id, job.keyed) for job in sorted(result.jobs, key=lambda job: job.job_id)] == [
-        (ids[0], True), (ids[1], True), (free, False),
+    assert [(job.job_id, job.concurrency_key) for job in sorted(result.jobs, key=lambda job: job.job_id)] == [
+        (ids[0], "k"), (ids[1], "k"), (free, None),
     ]  # fmt: skip
     assert [(await store.row(job_id)).state for job_id in ids[2:]] == [JobState.PARKED] * 3
     # Nothing of the key is left in the due index.

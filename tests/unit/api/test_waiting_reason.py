@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from server.api.new_jobs import created_record
-from server.api.waiting_reason import waiting_reason
+from server.api.waiting_reason import waiting_reason, workers_reason
 from server.domain.handler import HandlerView
 from server.domain.job import Backoff, JobState, NewJob, Submitted, TimeLimits
 from server.store.jobs_read import JobView
@@ -28,16 +28,17 @@ def view(*, owned: bool = True, paused: bool = False, **fields: object) -> JobVi
 def test_the_first_reason_that_holds_is_given() -> None:
     later = NOW + timedelta(seconds=1)
     parked = JobState.PARKED
-    assert waiting_reason(view(owned=False, paused=True, due_at=later), NOBODY) == Job.NOT_DUE
-    assert waiting_reason(view(owned=False, paused=True, due_at=later, claim=3), NOBODY) == Job.BACKING_OFF
-    assert waiting_reason(view(owned=False, paused=True, state=parked), NOBODY) == Job.QUEUED_BEHIND_KEY
-    assert waiting_reason(view(owned=False, paused=True), NOBODY) == Job.HANDLER_PAUSED
-    assert waiting_reason(view(owned=False), NOBODY) == Job.SHARD_WITHOUT_OWNER
-    assert waiting_reason(view(), NOBODY) == Job.NO_WORKER
-    assert waiting_reason(view(), BUSY) == Job.NO_FREE_SLOT
-    assert waiting_reason(view(), IDLE) == Job.WAITING_REASON_UNSPECIFIED
+    assert waiting_reason(view(owned=False, paused=True, due_at=later)) == Job.NOT_DUE
+    assert waiting_reason(view(owned=False, paused=True, due_at=later, claim=3)) == Job.BACKING_OFF
+    assert waiting_reason(view(owned=False, paused=True, state=parked)) == Job.QUEUED_BEHIND_KEY
+    assert waiting_reason(view(owned=False, paused=True)) == Job.HANDLER_PAUSED
+    assert waiting_reason(view(owned=False)) == Job.SHARD_WITHOUT_OWNER
+    assert waiting_reason(view()) is None
+    assert workers_reason(NOBODY) == Job.NO_WORKER
+    assert workers_reason(BUSY) == Job.NO_FREE_SLOT
+    assert workers_reason(IDLE) == Job.WAITING_REASON_UNSPECIFIED
 
 
 def test_a_job_that_is_not_pending_waits_for_nothing() -> None:
     for state in (JobState.RUNNING, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED):
-        assert waiting_reason(view(owned=False, state=state), NOBODY) == Job.WAITING_REASON_UNSPECIFIED
+        assert waiting_reason(view(owned=False, state=state)) == Job.WAITING_REASON_UNSPECIFIED

@@ -1,0 +1,106 @@
+"""What the engines of a cluster's nodes tell each other, and the way in which they do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, TypeAlias
+
+from server.domain.due import DueJob
+from server.domain.job import AttemptRef
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleChanged:
+    """A schedule of a shard was created or changed, and fires next at this time, or not."""
+
+    shard: int
+    next_fire_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """An attempt has ended. `final` says whether its job is final.
+
+    With `key_told` the room that it leaves under its concurrency key is told of by `KeyFreed`; else the teller does not
+    know the key.
+    """
+
+    ref: AttemptRef
+    final: bool
+    key_told: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFreed:
+    """There is room for one more job under a concurrency key."""
+
+    shard: int
+    namespace_id: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinal:
+    """A job is final."""
+
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobWatched:
+    """The teller wants to hear of the end of a job."""
+
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAttempt:
+    """The worker should stop an attempt; `reason` is "requested", "timeout" or "superseded"."""
+
+    ref: AttemptRef
+    worker_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandlersChanged:
+    """A handler was paused or resumed."""
+
+
+# A DueJob says that the job is pending.
+News: TypeAlias = (
+    DueJob | ScheduleChanged | AttemptEnded | KeyFreed | JobFinal | JobWatched | StopAttempt | HandlersChanged
+)
+
+
+class Peers(Protocol):
+    """The other nodes. Nothing here blocks or fails; what cannot be told soon is dropped."""
+
+    def tell_owner(self, shard: int, news: News) -> None:
+        """Tell the node that should serve a shard, unless it is this one."""
+
+    def tell_node(self, node: str, news: News) -> None:
+        """Tell one node."""
+
+    def tell_all(self, news: News) -> None:
+        """Tell every other node."""
+
+
+class NoPeers:
+    """Implements `Peers` for a node without others."""
+
+    def tell_owner(self, shard: int, news: News) -> None:
+        """Tell nobody."""
+
+    def tell_node(self, node: str, news: News) -> None:
+        """Tell nobody."""
+
+    def tell_all(self, news: News) -> None:
+        """Tell nobody."""
+
+
+class NewsSink(Protocol):
+    """The receiving end of `Peers`."""
+
+    def take(self, node: str, news: Sequence[News]) -> list[int]:
+        """Take in what a node tells; return the watched jobs that it did not watch before."""
