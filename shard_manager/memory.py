@@ -53,6 +53,15 @@ class MemoryCluster:
                 del self._sessions[session.number]
         self.changed()
 
+    def wipe(self) -> None:
+        """Lose everything, as a ZooKeeper that was set up anew: sessions, leases and the plan. A new generation begins,
+        whose tokens start again at 1."""
+        self._sessions.clear()
+        self._tokens = 0
+        self.plan = None
+        self.generation += 1
+        self.changed()
+
     def cut_off(self, node: str) -> None:
         """From now on every call of `node` fails with `CoordinatorUnavailable`, and its session is not renewed."""
         self._away.add(node)

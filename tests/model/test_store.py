@@ -6,9 +6,9 @@ waits and is waited for is tested in `tests/integration/store/test_fence.py`.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -32,8 +32,6 @@ from tests.model import tables
 from tests.model.tables import Job, Lease, Shard, State
 from tests.support.thoroughness import examples
 
-T = TypeVar("T")
-
 FIRST: Final = Shard(epoch=1, lease=Lease(1, 1), owner=INCARNATION)
 OWNERS: Final = (INCARNATION, 12, 13)
 JOBS: Final = (
@@ -53,14 +51,19 @@ class RealStore(RuleBasedStateMachine):
 
     jobs: Bundle[int] = Bundle("jobs")
 
-    def __init__(self, run: Callable[[Coroutine[Any, Any, T]], T], store: Bench) -> None:
+    runner: ClassVar[asyncio.Runner]
+    store: ClassVar[Bench]
+
+    def __init__(self) -> None:
         super().__init__()
-        self.run: Callable[[Coroutine[Any, Any, Any]], Any] = run
-        self.store = store
         self.shard = FIRST
         self.rows: dict[int, Job] = {}
         self.silent: set[int] = set()
         self.overtime: set[AttemptRef] = set()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Wait for work on the database."""
+        return self.runner.run(work)
 
     @initialize()
     def begin(self) -> None:
@@ -238,8 +241,10 @@ class RealStore(RuleBasedStateMachine):
     async def _read(self) -> tuple[Shard, dict[int, Job]]:
         [(epoch, generation, token, owner)] = await self.store.sql(SHARD)
         rows = await self.store.sql(JOBS, Int8Array(list(self.rows)))
-        jobs = {key: Job(State(state), *(one or 0 for one in numbers), bool(cancel)) for key, state, *numbers, cancel
-                in rows}  # fmt: skip
+        jobs = {
+            key: Job(State(state), attempt, number, open_claim or 0, claim_epoch or 0, worker or 0, bool(cancelled))
+            for key, state, attempt, number, open_claim, claim_epoch, worker, cancelled in rows
+        }
         return Shard(epoch, Lease(generation, token), owner), jobs
 
 
@@ -255,12 +260,17 @@ def _visible(job: Job) -> Job:
 
 
 def test_real_statements_do_what_the_models_say(database: str) -> None:
-    with asyncio.Runner() as runner:
+    with asyncio.Runner() as opened_runner:
         opened = bench(database)
-        store = runner.run(opened.__aenter__())
+        opened_store = opened_runner.run(opened.__aenter__())
+
+        class OnDatabase(RealStore):
+            runner = opened_runner
+            store = opened_store
+
         try:
             run_state_machine_as_test(
-                lambda: RealStore(runner.run, store),
+                OnDatabase,
                 settings=settings(
                     max_examples=examples(75),
                     stateful_step_count=30,
@@ -269,4 +279,4 @@ def test_real_statements_do_what_the_models_say(database: str) -> None:
                 ),
             )
         finally:
-            runner.run(opened.__aexit__(None, None, None))
+            opened_runner.run(opened.__aexit__(None, None, None))

@@ -9,7 +9,7 @@ import pytest
 from shard_manager.coordinator import Lease
 from shard_manager.host_calls import HostCalls
 from tests.unit.shard_manager.cluster import TIMINGS, ms
-from tests.unit.shard_manager.virtual_time import virtual_time
+from tests.support.virtual_time import virtual_time
 
 SHARD = 3
 LEASE = Lease(shard=SHARD, generation=1, token=1)

@@ -27,7 +27,7 @@ from shard_manager.lease import Active
 from shard_manager.memory import MemoryCoordinator
 from shard_manager.orders import Orders, Pin
 from tests.unit.shard_manager.cluster import TIMINGS, Site, bounded, ms
-from tests.unit.shard_manager.virtual_time import virtual_time
+from tests.support.virtual_time import virtual_time
 
 
 @pytest.fixture

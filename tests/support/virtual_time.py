@@ -20,11 +20,11 @@ class _Jumping(selectors.SelectSelector):
     now_s = START_S
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if ready:
-            return ready
         if timeout is None:
-            raise RuntimeError("everything waits, and no timer is set: this would have lasted for ever")
+            ready = super().select(0)
+            if not ready:
+                raise RuntimeError("everything waits, and no timer is set: this would have lasted for ever")
+            return ready
         self.now_s += max(timeout, 0.0)
         return []
 
