@@ -7,6 +7,7 @@ autocommitted unless a caller opens a `transaction`.
 import asyncio
 import logging
 import re
+import select
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -187,7 +188,7 @@ class Database:
     async def _attempt(self, pool: Pool, work: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
         sent = False
         try:
-            async with asyncio.timeout(timeout), pool.connection(timeout=timeout) as connection:
+            async with asyncio.timeout(timeout), _borrowed(pool, timeout) as connection:
                 sent = True
                 return await work(connection)
         except PoolTimeout as error:
@@ -228,6 +229,34 @@ def _pool(dsn: str, name: str, size: int) -> Pool:
 async def _try_again(pool: Pool) -> None:
     """Let a pool that has given a connection up begin anew, for ever: about once a second while it has none."""
     await pool.check()
+
+
+@asynccontextmanager
+async def _borrowed(pool: Pool, timeout: float) -> AsyncIterator[Connection]:
+    """A connection of the pool that the server has not ended, so that no statement is lost on one.
+
+    After a restart of the server all idle ones are dead, and a node that asks seldom would else need as many failures
+    to be rid of them. The pool's own check would pause after each, ever longer.
+    """
+    while True:
+        async with pool.connection(timeout=timeout) as connection:
+            if await _lives(connection):
+                yield connection
+                return
+
+
+async def _lives(connection: Connection) -> bool:
+    """Whether the server has not ended an idle connection. Only one that has something to say is asked."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    if not poll.poll(0):
+        return True
+    try:
+        await connection.execute("")
+    except psycopg.Error:
+        await connection.close()
+        return False
+    return True
 
 
 async def _configure(connection: Connection) -> None:

@@ -14,6 +14,7 @@ from server.store.engine_store import PostgresEngineStore
 from server.store.errors import Locked, NotApplied, Refused, Unavailable, UnknownOutcome
 from tests.integration.store.bench import Bench, bench
 from tests.support.postgres import PostgresServer
+from tests.support.postgres_sessions import list_sessions, terminate_sessions
 from tests.support.waiting import eventually
 
 
@@ -73,6 +74,15 @@ async def test_pool_recovers_from_back_ends_that_were_killed(store: Bench) -> No
         await eventually(lambda: works(api=False), what="the pool works again")
     # Once it works, it works on every connection.
     assert await asyncio.gather(*(works(api=n % 2 == 0) for n in range(20))) == [True] * 20
+
+
+async def test_no_statement_is_lost_on_a_connection_that_has_ended(store: Bench) -> None:
+    """A node that asks seldom would else need as many failures as it has connections to be rid of them."""
+    await asyncio.to_thread(terminate_sessions, store.dsn, "shardwheel-")
+    await eventually(lambda: not list_sessions(store.dsn, "shardwheel-"), what="the end of the back ends")
+    for _ in range(20):
+        for api in (False, True):
+            assert await store.database.run("SELECT 1", api=api) == [(1,)]
 
 
 async def test_pool_recovers_from_a_restart_of_the_server(postgres: PostgresServer, database: str) -> None:
