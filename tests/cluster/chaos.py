@@ -7,33 +7,24 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from server.store.migrate import migrate
 from tests.cluster import audit
-from tests.cluster.checker import Promise, Verdict, check
+from tests.cluster.checker import Verdict, check
 from tests.cluster.client import Load
-from tests.cluster.cluster import QUICK, Cluster
+from tests.cluster.cluster import Cluster
 from tests.cluster.history import History
 from tests.cluster.logs import moved_partitions, tracebacks
 from tests.cluster.nemeses import REGISTRY, offers, plan, possible
 from tests.cluster.run import Run, new_run
+from tests.cluster.settings import CLUSTER
 from tests.cluster.zookeeper import ZookeeperSite, zookeeper_site
 from tests.support.postgres_site import PostgresSite, equipped_site
 
-SETTINGS: Final[Mapping[str, str]] = {
-    **QUICK,
-    "heartbeat": "1s",
-    "worker_lease": "6s",
-    "reset_grace": "3s",
-    "session_ttl": "5s",
-    "drain_grace": "3s",
-    "hot_connections": "6",
-    "api_connections": "4",
-}
 STEPS: Final = (1, 2, 5, 10)
 """Seconds between the firings of a schedule, in turn."""
 _NUMBERS: Final = (
@@ -137,14 +128,14 @@ def _database(site: PostgresSite) -> Iterator[str]:
 async def _chaos(report: Report, folder: Path, site: PostgresSite, zookeeper: ZookeeperSite, dsn: str) -> None:
     options = report.options
     cluster = Cluster(
-        folder, site, dsn, nodes=options.nodes, workers=options.workers, settings=SETTINGS, zookeeper=zookeeper,
+        folder, site, dsn, nodes=options.nodes, workers=options.workers, settings=CLUSTER, zookeeper=zookeeper,
         relayed=True,
     )  # fmt: skip
     async with cluster:
         faults = options.faults or [kind for kind in possible(offers(cluster)) if kind not in _NOT_BY_DEFAULT]
         missing = [kind for kind in faults if not REGISTRY[kind].needs <= offers(cluster)]
         assert not missing, f"this cluster makes these faults impossible: {missing}"
-        lease_s = float(SETTINGS["worker_lease"].removesuffix("s"))
+        lease_s = float(CLUSTER["worker_lease"].removesuffix("s"))
         load = Load(rate=options.rate, seconds=options.seconds, long_s=(1.0, lease_s + 3.0))
         run = new_run(cluster, seed=options.seed, load=load, chosen=faults)
         run.audited = True
@@ -184,6 +175,3 @@ def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
-
-
-__all__ = ["Options", "Promise", "Report", "run_chaos"]

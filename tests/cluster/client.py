@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster.journal import Journal
-from tests.cluster.worker_program import FLAKY, KEYED, LONG, OVERRUN, SHORT
+from tests.cluster.worker_program import FLAKY, KEYED, LONG, OVERRUN, SHORT, SNOOZED
 from worker_sdk import AsyncClient, DeadlineExceeded, NewJob, RetryPolicy, Submitted, Timeouts, Unavailable
 
 # Deaths of workers burn tries; none of these jobs is to fail for want of them.
@@ -63,7 +63,7 @@ class Draw:
         name = f"job-{self._number}"
         failures, timeout_s, key, limit = 0, None, "", 1
         payload: dict[str, object] = {"first_s": round(draw.uniform(0.0, 0.05), 4)}
-        handler = draw.choices([SHORT, KEYED, FLAKY, OVERRUN, LONG], [86.0, 8.0, 3.0, 0.5, 2.5])[0]
+        handler = draw.choices([SHORT, KEYED, FLAKY, SNOOZED, OVERRUN, LONG], [85.0, 8.0, 3.0, 1.0, 0.5, 2.5])[0]
         if handler == KEYED:
             number = draw.randrange(_KEYS)
             key, limit = f"key-{number}", 1 + number % 3

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from tests.cluster.hearing import cut_off
 from tests.cluster.history import Execution, History, Life, Stop, Submission
-from tests.cluster.worker_program import COMPLETED
+from tests.cluster.worker_program import COMPLETED, SNOOZE_S
 
 # A worker's lease is renewed once a third of it has passed, so a worker that falls silent has at least this share left.
 _LEAST_LEASE = 2 / 3
@@ -27,6 +27,8 @@ class Cause(StrEnum):
     TIMED_OUT = "timed_out"
     FAILED = "failed"
     """The handler raised an error, as it was to."""
+    SNOOZED = "snoozed"
+    """The handler asked to be run again later, as it was to, and it is later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,9 @@ class Standing:
 
         A reason has to lie before the later claim.
         """
+        if execution.outcome == "Snooze":
+            later_s = later.started.mono - (execution.ended or execution.started).mono
+            return Cause.SNOOZED if execution.claim == 1 and later_s >= SNOOZE_S else None
         if execution.outcome not in ("", COMPLETED, "CancelledError", "Cancelled"):
             submission = self.submission_of(execution.job)
             return Cause.FAILED if submission is not None and execution.attempt <= submission.failures else None

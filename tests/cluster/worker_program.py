@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster.journal import Journal
-from worker_sdk import Context, Worker
+from worker_sdk import Context, Snooze, Worker
 
 EXECUTIONS_VARIABLE: Final = "SHARDWHEEL_TEST_EXECUTIONS"
 
@@ -25,11 +25,13 @@ KEYED: Final = "cluster.keyed"
 FLAKY: Final = "cluster.flaky"
 OVERRUN: Final = "cluster.overrun"
 LONG: Final = "cluster.long"
+SNOOZED: Final = "cluster.snoozed"
 STUBBORN: Final = "cluster.stubborn"
 
 COMPLETED: Final = "completed"
 """Outcome, in the file, of a handler that came to its end; others are names of exceptions."""
 
+SNOOZE_S: Final = 0.3
 _OVERRUN_S: Final = 600.0
 
 
@@ -140,6 +142,15 @@ async def flaky(order: Order, context: Context) -> dict[str, object]:
 async def overrun(order: Order, context: Context) -> dict[str, object]:
     """Take far too long at first; its jobs have a timeout."""
     await asyncio.sleep(_OVERRUN_S if context.attempt == 1 else order.first_s)
+    return _proof(context)
+
+
+@worker.handler(SNOOZED, max_concurrency=20)
+async def snoozed(order: Order, context: Context) -> dict[str, object]:
+    """Ask to be run again a little later, at first."""
+    await asyncio.sleep(order.first_s)
+    if context.claim == 1:
+        raise Snooze(SNOOZE_S)
     return _proof(context)
 
 

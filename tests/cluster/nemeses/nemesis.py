@@ -2,9 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.nemeses.base import REGISTRY, Blow
+
+_TRIES: Final = 20
+_AGAIN_S: Final = 1.0
 
 
 class Nemesis:
@@ -22,9 +26,15 @@ class Nemesis:
                 group.create_task(self.strike(blow))
 
     async def strike(self, blow: Blow) -> None:
-        """Strike once, and heal after the blow's time."""
+        """Strike once, and heal after the blow's time. What cannot strike while its victims are away tries again."""
+        for _ in range(_TRIES):
+            if await self._struck(blow):
+                return
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _struck(self, blow: Blow) -> bool:
         async with REGISTRY[blow.fault].strike(self._cluster, blow) as victims:
-            for victim in victims:
-                self._cluster.journal.write("strike", fault=blow.fault, process=victim)
             if victims:
+                self._cluster.journal.write("strike", fault=blow.fault, process=", ".join(victims))
                 await asyncio.sleep(blow.hold_s)
+            return bool(victims)

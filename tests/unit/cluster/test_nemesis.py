@@ -5,7 +5,7 @@ import pytest
 from tests.cluster.client import Draw, Load
 from tests.cluster.nemeses import Times, plan
 from tests.cluster.nemeses.processes import STOP_NODE, STOP_WORKER
-from tests.cluster.worker_program import FLAKY, KEYED, LONG, OVERRUN, SHORT
+from tests.cluster.worker_program import FLAKY, KEYED, LONG, OVERRUN, SHORT, SNOOZED
 
 TIMES = Times(lease_s=5.0, session_s=5.0)
 MIXED = ("kill_node", "kill_worker", "kill_postgres", STOP_NODE, STOP_WORKER, "terminate_backends")
@@ -44,7 +44,7 @@ def test_draws_follow_from_their_seed_and_cover_everything() -> None:
     assert draw(3) != draw(4)
     source = Draw(5, Load())
     wishes = [source.wish(dedupe=number % 2 == 0, now=1000.0, until=1003.0) for number in range(4000)]
-    assert {wish.job.handler for wish in wishes} == {SHORT, KEYED, FLAKY, OVERRUN, LONG}
+    assert {wish.job.handler for wish in wishes} == {SHORT, KEYED, FLAKY, SNOOZED, OVERRUN, LONG}
     assert len({wish.job.name for wish in wishes}) == len(wishes)
     assert {wish.job.concurrency_limit for wish in wishes} == {None, 1, 2, 3}
     due = [wish.job.due_at.timestamp() for wish in wishes if wish.job.due_at is not None]

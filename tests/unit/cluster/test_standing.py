@@ -96,6 +96,12 @@ def test_failures_that_were_asked_for() -> None:
     assert cause(first, second, submissions=(submission(failures=0),)) is None
 
 
+@pytest.mark.parametrize(("again_at", "claim", "expected"), [(2.31, 1, Cause.SNOOZED), (2.2, 1, None), (2.31, 2, None)])
+def test_snoozes_that_were_asked_for(again_at: float, claim: int, expected: Cause | None) -> None:
+    first = execution(outcome="Snooze", claim=claim)
+    assert cause(first, again(start=again_at, end=4.0, claim=claim + 1)) is expected
+
+
 @pytest.mark.parametrize(("claimed", "expected"), [(2.1, Cause.TIMED_OUT), (1.9, None)])
 def test_timeouts(claimed: float, expected: Cause | None) -> None:
     first, second = execution(outcome="CancelledError"), again(start=claimed, end=4.0)
