@@ -47,19 +47,22 @@ class Attempt:
 
     __slots__ = (
         "_signal", "assignment", "cancel_reason", "claim", "committed", "deadline", "definition", "job_id", "node",
-        "origin", "task",
+        "origin", "stream", "task",
     )  # fmt: skip
 
     def __init__(
-        self, assignment: worker_service_pb2.Assignment, definition: HandlerDefinition, origin: Origin, node: str = ""
-    ) -> None:
+        self, assignment: worker_service_pb2.Assignment, definition: HandlerDefinition, origin: Origin, node: str = "",
+        stream: str = "",
+    ) -> None:  # fmt: skip
         self.assignment = assignment
         self.job_id = assignment.job_id
         self.claim = assignment.claim
         self.definition = definition
         self.origin = origin
         self.node = node
-        """Node that owns the job's shard, as far as the worker knows; the attempt counts against its credit."""
+        """Node that owns the job's shard, as far as the worker knows."""
+        self.stream = stream
+        """Stream on which it came; it counts against the credit of that."""
         self.deadline: float | None = None
         """Monotonic time at which the attempt is over its time; None without limit."""
         if assignment.HasField("time_left"):

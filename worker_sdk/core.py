@@ -210,7 +210,8 @@ class Core:
                     self._lifeline.beat()
                 if now - grant_at >= _GRANT_S:
                     grant_at = now
-                    self._inbox.grant()
+                    self._inbox.grant(spread=True)
+                    self._inbox.retire_idle()
                     self._outbox.send_waiting()
                     if self.connected.is_set():
                         self._lifeline.order(self._links.addresses, self._interval_s)

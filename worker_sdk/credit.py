@@ -1,45 +1,67 @@
-"""How a worker's slots are split among nodes, so that together they never use more than there are.
+"""How a worker's slots are split among its streams, so that together they never use more than there are.
 
-A node may have as many attempts of a handler outstanding as its credit says. A slot moves from one node to another in
-two steps: the old node is told its smaller credit, and only when it has acknowledged that, the new one is told its
-larger one. Nothing here does I/O or reads a clock.
+A node may have as many attempts of a handler outstanding on a stream as the stream's credit says. What came on one
+stream counts there alone, as long as the stream lives, whoever owns the job's shard meanwhile: so both ends count the
+same attempts. What came on a stream that is gone occupies its slots and counts nowhere. A slot moves from one stream to
+another in two steps: the old one's node is told its smaller credit, and only when it has acknowledged that, the new
+one's is told its larger one. Nothing here does I/O or reads a clock.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+_NOTHING: Mapping[str, int] = {}
 
-def split(limit: int, used: Mapping[str, int], demand: Mapping[str, int], turn: int) -> dict[str, int]:
-    """Return how many of `limit` slots each node in `used` should have.
 
-    Each node keeps what it uses. What is free goes first to nodes where jobs wait (`demand`), in equal shares; single
-    slots that cannot be shared go round with `turn`. The rest is spread evenly, so that an idle node can start a job
-    at once.
+def split(
+    limit: int, used: Mapping[str, int], demand: Mapping[str, int], turn: int, keep: Mapping[str, int] = _NOTHING
+) -> dict[str, int]:
+    """Return how many of `limit` slots each stream in `used` should have.
+
+    Each stream keeps what it uses. What is free goes first to where jobs wait (`demand`), in equal shares; single slots
+    that cannot be shared go round with `turn`. Of the rest, each stream keeps what it has (`keep`), for it will
+    probably need it again; what then is left goes to those that have least, so that an idle node can start a job at
+    once.
     """
-    nodes = sorted(used)
+    streams = sorted(used)
     shares = dict(used)
     free = limit - sum(shares.values())
-    if not nodes or free <= 0:
+    if not streams or free <= 0:
         return shares
-    first = turn % len(nodes)
-    wanting = {node: demand[node] for node in [*nodes[first:], *nodes[:first]] if demand.get(node, 0) > 0}
+    first = turn % len(streams)
+    wanting = {one: demand[one] for one in [*streams[first:], *streams[:first]] if demand.get(one, 0) > 0}
     while wanting and free > 0:
         even = free // len(wanting)
-        for node, want in list(wanting.items()):
+        for one, want in list(wanting.items()):
             given = min(want, max(even, 1), free)
-            shares[node] += given
+            shares[one] += given
             free -= given
-            wanting[node] -= given
-            if wanting[node] == 0:
-                del wanting[node]
-    for position, node in enumerate(nodes):
-        shares[node] += free // len(nodes) + (position < free % len(nodes))
-    return shares
+            wanting[one] -= given
+            if wanting[one] == 0:
+                del wanting[one]
+    idle = dict.fromkeys(streams, 0)
+    for one in streams:
+        idle[one] = min(free, max(0, keep.get(one, 0) - shares[one]))
+        free -= idle[one]
+    _level(idle, free)
+    return {one: shares[one] + idle[one] for one in streams}
+
+
+def _level(idle: dict[str, int], free: int) -> None:
+    """Give out what is free so that those which have least get it."""
+    lowest = sorted(idle, key=lambda one: (idle[one], one))
+    for count in range(len(lowest), 0, -1):
+        some = lowest[:count]
+        each, odd = divmod(free + sum(idle[one] for one in some), count)
+        if each >= idle[some[-1]]:
+            for position, one in enumerate(some):
+                idle[one] = each + (position < odd)
+            return
 
 
 @dataclass(slots=True)
 class _Account:
-    """Credit of one node."""
+    """Credit of one stream."""
 
     sequence: int = 0
     granted: dict[str, int] = field(default_factory=dict)
@@ -48,7 +70,7 @@ class _Account:
     """By handler: what the node has acknowledged last."""
     unacked: list[tuple[int, Mapping[str, int]]] = field(default_factory=list)
     """Told, and not acknowledged yet."""
-    demand: Mapping[str, int] = field(default_factory=dict)
+    demand: dict[str, int] = field(default_factory=dict)
     draining: bool = False
 
     def bound(self, handler: str) -> int:
@@ -58,43 +80,51 @@ class _Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """A credit to be sent to a node."""
+    """A credit to be sent on a stream."""
 
-    node: str
+    stream: str
     sequence: int
     slots: Mapping[str, int]
 
 
 class CreditBook:
-    """Knows the credit of every node with a live session, and what should change."""
+    """Knows the credit of every stream, and what should change."""
 
     def __init__(self, limits: Mapping[str, int]) -> None:
         """Split `limits`: by handler, the attempts that may run at a time in the worker."""
         self._limits = dict(limits)
         self._accounts: dict[str, _Account] = {}
         self._closed = False
+        self.strained = False
+        """Whether slots were occupied at the last look that no stream counts."""
 
     @property
-    def nodes(self) -> Sequence[str]:
-        """Nodes with an account."""
+    def streams(self) -> Sequence[str]:
+        """Streams with an account."""
         return list(self._accounts)
 
-    def join(self, node: str) -> None:
-        """Open an account without credit, for a new session."""
-        self._accounts[node] = _Account()
+    def join(self, stream: str) -> None:
+        """Open an account without credit, for a new stream. No stream may have the name of an older one."""
+        self._accounts[stream] = _Account()
 
-    def leave(self, node: str) -> None:
-        """Close the account of a session that has ended: nothing can be handed out through it any more."""
-        self._accounts.pop(node, None)
+    def leave(self, stream: str) -> None:
+        """Close the account of a stream that has ended: nothing can be handed out through it any more."""
+        self._accounts.pop(stream, None)
 
-    def set_demand(self, node: str, demand: Mapping[str, int]) -> None:
-        """Note how many jobs wait on a node, by handler."""
-        if node in self._accounts:
-            self._accounts[node].demand = dict(demand)
+    def set_demand(self, stream: str, demand: Mapping[str, int]) -> None:
+        """Note how many jobs wait for a slot at a stream's node, by handler."""
+        if stream in self._accounts:
+            self._accounts[stream].demand = dict(demand)
 
-    def acknowledge(self, node: str, sequence: int) -> None:
+    def served(self, stream: str, handler: str, jobs: int) -> None:
+        """Note that so many jobs have come: they wait no more."""
+        account = self._accounts.get(stream)
+        if account is not None and (waiting := account.demand.get(handler, 0)):
+            account.demand[handler] = max(0, waiting - jobs)
+
+    def acknowledge(self, stream: str, sequence: int) -> None:
         """Note that a node has taken in a credit, and thereby all earlier ones."""
-        account = self._accounts.get(node)
+        account = self._accounts.get(stream)
         if account is None:
             return
         for number, credits in account.unacked:
@@ -102,58 +132,68 @@ class CreditBook:
                 account.acked.update(credits)
         account.unacked = [item for item in account.unacked if item[0] > sequence]
 
-    def drain(self, node: str) -> None:
-        """Take all credit from a node that is about to stop."""
-        if node in self._accounts:
-            self._accounts[node].draining = True
+    def drain(self, stream: str) -> None:
+        """Take all credit from a stream whose node is about to stop, or has left the cluster."""
+        if stream in self._accounts:
+            self._accounts[stream].draining = True
 
     def close(self) -> None:
-        """Take all credit from all nodes: the worker stops."""
+        """Take all credit from all streams: the worker stops."""
         self._closed = True
 
-    def grants(self, used: Mapping[tuple[str, str], int], lingering: Mapping[str, int], turn: int) -> list[Grant]:
+    def grants(
+        self, used: Mapping[tuple[str, str], int], lingering: Mapping[str, int], turn: int, *, spread: bool = True
+    ) -> list[Grant]:
         """Return the credits to be sent now, and take them for sent.
 
-        `used` counts running attempts by (node, handler), also of nodes without a session; `lingering` by handler those
-        which no node counts but which still occupy a slot.
+        `used` counts running attempts by (stream, handler), also of streams that have ended; `lingering` by handler
+        those which no node counts but which still occupy a slot. With `spread`, idle slots are spread evenly; without,
+        they move only to where jobs wait.
         """
         changes: dict[str, dict[str, int]] = {}
+        self.strained = False
         for handler, limit in self._limits.items():
             occupied = lingering.get(handler, 0) + sum(
-                count for (node, name), count in used.items() if name == handler and node not in self._accounts
+                count for (stream, name), count in used.items() if name == handler and stream not in self._accounts
             )
-            for node, slots in self._changes(handler, max(limit - occupied, 0), used, turn).items():
-                changes.setdefault(node, {})[handler] = slots
-        return [self._grant(node, slots) for node, slots in changes.items()]
+            self.strained |= occupied > 0
+            for stream, slots in self._changes(handler, max(limit - occupied, 0), used, turn, spread=spread).items():
+                changes.setdefault(stream, {})[handler] = slots
+        return [self._grant(stream, slots) for stream, slots in changes.items()]
 
-    def _changes(self, handler: str, limit: int, used: Mapping[tuple[str, str], int], turn: int) -> dict[str, int]:
+    def _changes(
+        self, handler: str, limit: int, used: Mapping[tuple[str, str], int], turn: int, *, spread: bool
+    ) -> dict[str, int]:
         open_accounts = {
-            node: account for node, account in self._accounts.items() if not (self._closed or account.draining)
+            stream: account for stream, account in self._accounts.items() if not (self._closed or account.draining)
         }
-        targets = split(
-            limit,
-            {node: used.get((node, handler), 0) for node in open_accounts},
-            {node: account.demand.get(handler, 0) for node, account in open_accounts.items()},
-            turn,
-        )
         possible = {
-            node: max(account.bound(handler), used.get((node, handler), 0)) for node, account in self._accounts.items()
+            stream: max(account.bound(handler), used.get((stream, handler), 0))
+            for stream, account in self._accounts.items()
         }
+        retiring = sum(used.get((stream, handler), 0) for stream in self._accounts if stream not in open_accounts)
+        targets = split(
+            max(limit - retiring, 0),
+            {stream: used.get((stream, handler), 0) for stream in open_accounts},
+            {stream: account.demand.get(handler, 0) for stream, account in open_accounts.items()},
+            turn,
+            _NOTHING if spread else {one: account.granted.get(handler, 0) for one, account in open_accounts.items()},
+        )
         headroom = limit - sum(possible.values())
         changes: dict[str, int] = {}
-        for node, account in self._accounts.items():
-            granted, target = account.granted.get(handler), targets.get(node, 0)
-            if target > possible[node]:
-                growth = max(0, min(target - possible[node], headroom))
+        for stream, account in self._accounts.items():
+            granted, target = account.granted.get(handler), targets.get(stream, 0)
+            if target > possible[stream]:
+                growth = max(0, min(target - possible[stream], headroom))
                 headroom -= growth
-                target = possible[node] + growth
+                target = possible[stream] + growth
             if target != granted:
-                changes[node] = target
+                changes[stream] = target
         return changes
 
-    def _grant(self, node: str, slots: Mapping[str, int]) -> Grant:
-        account = self._accounts[node]
+    def _grant(self, stream: str, slots: Mapping[str, int]) -> Grant:
+        account = self._accounts[stream]
         account.sequence += 1
         account.granted.update(slots)
         account.unacked.append((account.sequence, slots))
-        return Grant(node=node, sequence=account.sequence, slots=slots)
+        return Grant(stream=stream, sequence=account.sequence, slots=slots)

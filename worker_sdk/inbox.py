@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from shardwheel.v1 import worker_service_pb2
 from shardwheel.v1.worker_service_pb2 import (
+    Assignment,
     Audit,
     CancelBatch,
     Credit,
@@ -74,21 +75,22 @@ class Inbox:
 
     def slots_may_move(self) -> bool:
         """Return whether the end of an attempt may change the credit of a node."""
-        nodes = self._credit.nodes
-        return (
-            len(nodes) > 1
-            or bool(self._ledger.lingering)
-            or any(count and node not in nodes for (node, _), count in self._ledger.used.items())
-        )
+        return len(self._credit.streams) > 1 or self._credit.strained or bool(self._ledger.lingering)
 
-    def grant(self) -> None:
-        """Send the credits that should change."""
+    def grant(self, *, spread: bool = False) -> None:
+        """Send the credits that should change: slots move to where jobs wait, and with `spread` idle ones evenly."""
         lingering = Counter(attempt.definition.name for attempt in self._ledger.lingering)
-        for grant in self._credit.grants(self._ledger.used, lingering, int(time.monotonic())):
+        for grant in self._credit.grants(self._ledger.used, lingering, int(time.monotonic()), spread=spread):
             credits = [HandlerCredit(handler=name, slots=slots) for name, slots in grant.slots.items()]
             for session in self._links.live:
-                if session.node == grant.node:
+                if session.stream == grant.stream:
                     session.send_credit(Credit(sequence=grant.sequence, credits=credits))
+
+    def retire_idle(self) -> None:
+        """End the streams to nodes that have left the cluster, once they have acknowledged what was sent on them."""
+        for session in self._links.live:
+            if session.retiring and not self._links.is_member(session.node) and not self._outbox.awaits(session):
+                session.end()
 
     def stop_attempt(self, attempt: Attempt, reason: CancelReason) -> None:
         """Tell a running attempt to stop."""
@@ -112,48 +114,58 @@ class Inbox:
         """Open the node's account, drop what is no longer the worker's, and send what waits."""
         for name in welcome.superseded:
             self._supersede(name.job_id, name.claim)
-        self._credit.join(session.node)
+        self._credit.join(session.stream)
         self._on_welcome(session, welcome)
         self._outbox.send_waiting()
-        self.grant()
+        self.grant(spread=True)
 
     def on_session_end(self, session: Session) -> None:
         """Close the node's account, and send elsewhere what may have been lost."""
-        self._credit.leave(session.node)
+        self._credit.leave(session.stream)
         self._outbox.session_ended()
-        self.grant()
+        self.grant(spread=True)
         self._on_settled()
 
     def on_jobs(self, session: Session, batch: JobBatch) -> None:
         """Enter the jobs, then hand them to the runners of their handlers."""
-        ledger, node = self._ledger, session.node
+        ledger, node, stream = self._ledger, session.node, session.stream
         attempts: dict[str, list[Attempt]] = {}
+        refused = False
         for assignment in batch.jobs:
             job_id, claim = assignment.job_id, assignment.claim
-            if not ledger.accepts_epoch(job_id & SHARD_MASK, assignment.epoch, node):
-                _log.warning("job %s refused: its node %s does not own the shard any more", job_id, node)
-                continue
             if ledger.holds(job_id, claim):
+                continue
+            runner = self._runners.get(assignment.handler)
+            fault = self._fault(session, assignment) if runner is not None else "there is no such handler here"
+            if runner is None or fault:
+                _log.warning("job %s (%s) given back to node %s: %s", job_id, assignment.handler, node, fault)
+                ledger.give_back(job_id, claim, stream=stream, node=node)
+                refused = True
                 continue
             older = ledger.running.get(job_id)
             if older is not None:
-                if older.claim > claim:
-                    continue
                 self._supersede(job_id, older.claim)
-            runner = self._runners.get(assignment.handler)
-            if runner is None:
-                _log.error("job %s given back: there is no handler %r here", job_id, assignment.handler)
-                ledger.give_back(job_id, claim, node)
-                self._outbox.send_waiting()
-                continue
-            attempt = Attempt(assignment, runner.definition, self._origin, node)
+            attempt = Attempt(assignment, runner.definition, self._origin, node, stream)
             ledger.add(attempt)
             if self._draining:
                 self._outbox.report(attempt, Interrupted())
                 continue
             attempts.setdefault(assignment.handler, []).append(attempt)
         for handler, batch_of_handler in attempts.items():
+            self._credit.served(stream, handler, len(batch_of_handler))
             self._runners[handler].submit(batch_of_handler)
+        if refused:
+            self._outbox.send_waiting()
+
+    def _fault(self, session: Session, assignment: Assignment) -> str:
+        """Return why an assignment must not be run, empty if it may be."""
+        ledger, job_id, claim = self._ledger, assignment.job_id, assignment.claim
+        if ledger.disclaimed(job_id, claim):
+            return "a node was told that it is not here"
+        if not ledger.accepts_epoch(job_id & SHARD_MASK, assignment.epoch, session.node):
+            return "the node does not own the shard any more"
+        older = ledger.running.get(job_id)
+        return "a later claim of it runs here" if older is not None and older.claim > claim else ""
 
     def on_acks(self, acks: Sequence[ResultAck]) -> None:
         """Forget the results; a stale one was refused because another attempt has taken its place."""
@@ -186,27 +198,34 @@ class Inbox:
 
     def on_demand(self, session: Session, demand: Demand) -> None:
         """Move slots to where jobs wait."""
-        self._credit.set_demand(session.node, {item.handler: item.waiting for item in demand.demands})
+        self._credit.set_demand(session.stream, {item.handler: item.waiting for item in demand.demands})
         self.grant()
 
     def on_credit_ack(self, session: Session, sequence: int) -> None:
         """Give away what the node has let go of."""
-        self._credit.acknowledge(session.node, sequence)
+        self._credit.acknowledge(session.stream, sequence)
         self.grant()
 
-    def on_members(self, members: Members) -> None:
-        """Keep a session to each node."""
-        self._links.set_members({member.node: member.address for member in members.members})
+    def on_members(self, session: Session, members: Members) -> None:
+        """Keep a session to each node, and take no more jobs from those that have left."""
+        for one in self._links.set_members(session, {member.node: member.address for member in members.members}):
+            if not one.retiring:
+                _log.info("node %s has left the cluster", one.node)
+                self._retire(one)
 
     def on_drain(self, session: Session) -> None:
         """Take no more jobs from the node; its running ones are finished, and reported elsewhere once it is gone."""
         _log.info("node %s is about to stop", session.node)
-        self._credit.drain(session.node)
-        self.grant()
+        self._retire(session)
 
     def take_progress(self, session: Session) -> list[Progress]:
         """Return the progress that a session should send now."""
         return self._outbox.take_progress(session)
+
+    def _retire(self, session: Session) -> None:
+        session.retiring = True
+        self._credit.drain(session.stream)
+        self.grant(spread=True)
 
     def _supersede(self, job_id: int, claim: int) -> None:
         """Stop an attempt that is no longer the worker's, and drop its result."""

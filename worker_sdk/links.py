@@ -58,6 +58,8 @@ class Links:
         self._on_refusal = on_refusal
         self._links: list[Link] = []
         self._members: Mapping[str, str] = {}
+        self._told: dict[Session, Mapping[str, str]] = {}
+        """What the node of each live session says of who is there."""
         self._hello = asyncio.Lock()
         self._ever_live = False
         self._closed = False
@@ -74,24 +76,56 @@ class Links:
         live = [session.address for session in self.live]
         return list(dict.fromkeys([*live, *self._members.values(), *self._connection.addresses]))
 
-    def session_to(self, node: str) -> Session | None:
-        """Return the open session to a node, else any open one, else None."""
-        live = self.live
-        return next((session for session in live if session.node == node), live[0] if live else None)
+    def session_for(self, stream: str, node: str) -> Session | None:
+        """Return the session that should carry a result: the stream on which the attempt came, for there it frees its
+        slot, else one to the node, else any; those that are about to end only if there is no other. None if none is
+        open."""
+        ranked = [
+            (session.retiring, session.stream != stream, session.node != node, position, session)
+            for position, session in enumerate(self.live)
+        ]
+        return min(ranked)[-1] if ranked else None
 
     def has_session(self, node: str) -> bool:
         """Return whether there is an open session to the node."""
         return any(session.node == node for session in self.live)
 
+    def has_stream(self, stream: str) -> bool:
+        """Return whether the stream is open."""
+        return any(session.stream == stream for session in self.live)
+
+    def is_member(self, node: str) -> bool:
+        """Return whether the node belongs to the cluster, as far as is known."""
+        return not self._members or node in self._members
+
     def start(self) -> None:
         """Begin to connect."""
         self._ensure()
 
-    def set_members(self, members: Mapping[str, str]) -> None:
-        """Take in the nodes of the cluster: address by name."""
-        if members:
-            self._members = dict(members)
-            self._ensure()
+    def set_members(self, session: Session, members: Mapping[str, str]) -> list[Session]:
+        """Take in the nodes of the cluster, address by name, as the node of a session knows them.
+
+        Return the live sessions to nodes that have left. A node that has lost touch with the others does not know who
+        came and went, and takes itself for one of them: so a node is there if another one says so.
+        """
+        if not members:
+            return []
+        self._told[session] = dict(members)
+        self._judge_members()
+        return [one for one in self.live if one.node not in self._members]
+
+    def _judge_members(self) -> None:
+        others = {
+            session: {node: address for node, address in members.items() if node != session.node}
+            for session, members in self._told.items()
+        }
+        # A node that knows no other one has perhaps just started.
+        found = {node: address for members in others.values() for node, address in members.items()}
+        if sum(bool(members) for members in others.values()) < 2:
+            for members in self._told.values():
+                found.update(members)
+        self._members = found
+        self._ensure()
 
     def refrain(self) -> None:
         """Open no more sessions; those that are open go on."""
@@ -181,6 +215,7 @@ class Links:
             await session.close()
             if link.session is session:
                 link.session = None
+                self._told.pop(session, None)
                 self._on_end(session)
 
     def _identify(self, link: Link, node: str) -> bool:

@@ -51,7 +51,7 @@ class Outbox:
         """Send the results of the attempts that have ended, many in one message."""
         self._wake_pending = False
         now = time.monotonic()
-        sessions: dict[str, Session | None] = {}
+        sessions: dict[tuple[str, str], Session | None] = {}
         results: dict[Session, list[Result]] = {}
         progress: dict[Session, list[Progress]] = {}
         while self._ended:
@@ -62,12 +62,13 @@ class Outbox:
             if not self._ledger.remove(attempt):
                 continue
             finished = self._ledger.keep(attempt, result_message(attempt, outcome))
-            if attempt.node not in sessions:
-                sessions[attempt.node] = self._links.session_to(attempt.node)
-            session = sessions[attempt.node]
+            route = attempt.stream, attempt.node
+            if route not in sessions:
+                sessions[route] = self._links.session_for(*route)
+            session = sessions[route]
             if session is None:
                 continue
-            finished.sent_to, finished.sent_at = session.node, now
+            finished.sent_on, finished.sent_at = session.stream, now
             results.setdefault(session, []).append(finished.result)
             if last_progress is not None:
                 message = Progress(attempt=reference(attempt), data=last_progress)
@@ -79,15 +80,15 @@ class Outbox:
     def send_waiting(self) -> None:
         """Send the results that no open session has carried yet, or that have been unacknowledged for very long."""
         now = time.monotonic()
-        live = {session.node for session in self._links.live}
+        live = {session.stream for session in self._links.live}
         batches: dict[Session, list[Result]] = {}
         for finished in self._ledger.finished.values():
-            if finished.sent_to in live and now - finished.sent_at < _RESEND_S:
+            if finished.sent_on in live and now - finished.sent_at < _RESEND_S:
                 continue
-            session = self._links.session_to(finished.owner)
+            session = self._links.session_for(finished.stream, finished.owner)
             if session is None:
                 return
-            finished.sent_to, finished.sent_at = session.node, now
+            finished.sent_on, finished.sent_at = session.stream, now
             batches.setdefault(session, []).append(finished.result)
         for session, batch in batches.items():
             session.send_results(batch)
@@ -104,12 +105,16 @@ class Outbox:
                 taken.append(Progress(attempt=reference(attempt), data=data))
         return taken
 
+    def awaits(self, session: Session) -> bool:
+        """Return whether results were sent on a session and are not acknowledged."""
+        return any(finished.sent_on == session.stream for finished in self._ledger.finished.values())
+
     def session_ended(self) -> None:
         """Send again what may have been lost with a session."""
         for attempt, data in self._progress_sent.items():
             self._progress.setdefault(attempt, data)
         self._progress_sent.clear()
         for finished in self._ledger.finished.values():
-            if not self._links.has_session(finished.sent_to):
-                finished.sent_to = ""
+            if not self._links.has_stream(finished.sent_on):
+                finished.sent_on = ""
         self.send_waiting()

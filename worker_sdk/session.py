@@ -1,6 +1,7 @@
 """One stream to one node: hello and welcome, reading, writing, heartbeats."""
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -79,7 +80,7 @@ class SessionListener(Protocol):
         """The node has taken in a credit."""
         ...
 
-    def on_members(self, members: Members) -> None:
+    def on_members(self, session: "Session", members: Members) -> None:
         """The node tells which nodes there are."""
         ...
 
@@ -95,10 +96,16 @@ class SessionListener(Protocol):
 class Session:
     """A stream from connecting to its end. A new object is made for each try."""
 
+    _numbers = itertools.count(1)
+
     def __init__(self, connection: Connection, address: str, listener: SessionListener) -> None:
         self.address = address
         self.node = ""
         """Name of the node, known from the welcome on."""
+        self.stream = f"stream-{next(self._numbers)}"
+        """Names this stream among all that the process ever has."""
+        self.retiring = False
+        """Whether the node is about to stop, or has left the cluster: nothing more should go through it."""
         self._connection = connection
         self._listener = listener
         self._channel = connection.open_channel(address)
@@ -115,6 +122,7 @@ class Session:
         self._beat_due = False
         self._beats = 0
         self._goodbye: str | None = None
+        self._ending = False
 
     async def connect(self) -> None:
         """Wait until the connection stands, or fails (which the following hello reports), for at most 5 s."""
@@ -190,6 +198,11 @@ class Session:
         self._reports.append(report)
         self._wake.set()
 
+    def end(self) -> None:
+        """End the stream without goodbye, after everything that waits to be sent: the worker lives on."""
+        self._ending = True
+        self._wake.set()
+
     def send_goodbye(self, reason: str) -> None:
         """End the stream, after everything that waits to be sent."""
         self._goodbye = reason
@@ -204,6 +217,7 @@ class Session:
                     await call.write(request)
                 if self._goodbye is not None:
                     await call.write(SessionRequest(goodbye=Goodbye(reason=self._goodbye)))
+                if self._goodbye is not None or self._ending:
                     await call.done_writing()
                     return
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -262,7 +276,7 @@ class Session:
             case "credit_ack":
                 self._listener.on_credit_ack(self, response.credit_ack.sequence)
             case "members":
-                self._listener.on_members(response.members)
+                self._listener.on_members(self, response.members)
             case "drain":
                 self._listener.on_drain(self)
             case "heartbeat_ack" | "welcome" | None:

@@ -16,6 +16,7 @@ from server.domain.due import ClaimResult, DueJob, Probe
 from server.domain.job import AttemptRef, ClaimedJob
 from server.engine.clock import DatabaseClock
 from server.engine.deadlines import Deadlines
+from server.engine.demand import Demand
 from server.engine.due_index import PEEK_LIMIT, DueIndex, PairKey, Take
 from server.engine.failpoints import Failpoints
 from server.engine.loops import Backoff
@@ -70,6 +71,7 @@ class Claimer:
         failpoints: Failpoints,
         recover: Recoverer,
         undelivered: Callable[[Sequence[AttemptRef]], None],
+        demand: Demand,
     ) -> None:
         self._store = store
         self._ownership = ownership
@@ -81,6 +83,7 @@ class Claimer:
         self._failpoints = failpoints
         self._recover = recover
         self._undelivered = undelivered
+        self._demand = demand
         self._wake = asyncio.Event()
         self._busy: set[int] = set()
         self._crowded: set[int] = set()
@@ -143,6 +146,8 @@ class Claimer:
             free = min(self._slots.free(handler_id), MAX_CLAIM_JOBS)
             if free:
                 self._plan(handler_id, free, busy, plans)
+            if free < MAX_CLAIM_JOBS:
+                self._demand.look(handler_id)
         for partition, parts in plans.items():
             self._start(partition, self._claim(partition, parts))
         peeks: dict[int, list[PairKey]] = {}
@@ -277,6 +282,7 @@ class Claimer:
             jobs = by_pair.get((part.shard, part.handler_id), [])
             self._note(part, jobs, result, cut)
             self._bind(part, jobs, outgoing)
+            self._demand.served(part.handler_id, len(jobs))
         for session, jobs in outgoing.items():
             if not session.link.send_jobs(jobs):
                 self._undelivered([job.ref for job in jobs])

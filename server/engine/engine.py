@@ -22,6 +22,7 @@ from server.engine.claimer import Claimer
 from server.engine.clock import DatabaseClock
 from server.engine.completer import FLUSHERS, Completer
 from server.engine.deadlines import Deadlines
+from server.engine.demand import Demand
 from server.engine.due_index import DueIndex
 from server.engine.ender import Ender
 from server.engine.failpoints import Failpoints
@@ -110,6 +111,7 @@ class Engine:
             stopped=self._shard_stopped,
             give_back=self.give_back,
         )
+        self.demand = Demand(slots=self.slots, index=self.index)
         self.claimer = Claimer(
             store=store,
             ownership=self.ownership,
@@ -121,6 +123,7 @@ class Engine:
             failpoints=self.failpoints,
             recover=self.shards.recover,
             undelivered=self.give_back,
+            demand=self.demand,
         )
         self.completer = Completer(store=store, ownership=self.ownership, slots=self.slots, ender=self.ender)
         self.liveness = Liveness(
@@ -173,7 +176,7 @@ class Engine:
             "parking": self.parking.run(),
             "reaper": every(reap_s, "reaper", self.reaper.reap_once, wake=self._reap_now),
             "audit": every(audit_s, "audit", self.adoption.audit),
-            "demand": every(0.5, "demand", self._tell_demand),
+            "demand": self.demand.run(),
         }
         for number in range(FLUSHERS):
             loops[f"completer-{number}"] = self.completer.run()
@@ -204,7 +207,7 @@ class Engine:
         """Connect a worker's session and return those of the reported attempts that are not its own any more."""
         reported = [*running, *finished]
         open_now = await self.adoption.open_attempts(reported) if reported else {}
-        older = self.slots.attach(session, [(open_now[ref], ref) for ref in running if ref in open_now])
+        older = self.slots.attach(session)
         if older is not None:
             older.link.close()
         self.liveness.attached(session.worker_id)
@@ -333,8 +336,3 @@ class Engine:
 
     def _shard_stopped(self, shard: int) -> None:
         self.firer.shard_stopped(shard)
-
-    async def _tell_demand(self) -> None:
-        for session in self.slots.sessions():
-            waiting = [(handler, self.index.waiting(handler)) for handler in session.registered]
-            session.link.send_demand([(handler, count) for handler, count in waiting if count])

@@ -35,10 +35,17 @@ class Backoff:
 
 
 async def every(
-    interval_s: float, name: str, step: Callable[[], Awaitable[None]], *, wake: asyncio.Event | None = None
+    interval_s: float,
+    name: str,
+    step: Callable[[], Awaitable[None]],
+    *,
+    wake: asyncio.Event | None = None,
+    least_s: float = 0.0,
 ) -> None:
-    """Run `step` for ever, `interval_s` apart, sooner when `wake` is set; a failing step is logged once per streak and
-    kind of error, and tried again later."""
+    """Run `step` for ever, `interval_s` apart, sooner when `wake` is set, but never less than `least_s` apart.
+
+    A failing step is logged once per streak and kind of error, and tried again later.
+    """
     backoff = Backoff()
     logged: type[Exception] | None = None
     while True:
@@ -55,7 +62,8 @@ async def every(
             if logged is not type(error):
                 log.exception("loop step failed", extra={"loop": name})
             logged, pause = type(error), max(interval_s, backoff.next_s())
-        await _pause(pause, wake)
+        await asyncio.sleep(min(least_s, pause))
+        await _pause(max(0.0, pause - least_s), wake)
 
 
 async def _pause(seconds: float, wake: asyncio.Event | None) -> None:

@@ -2,7 +2,8 @@
 
 Credit is absolute: a worker grants this node a number of slots per handler, and the node never has more attempts of the
 handler outstanding on that session. A slot is reserved before a claim, bound to the job by the claim, and free again
-when the worker's result arrives.
+when the worker's result arrives. Only what was handed out on the session counts: what the worker runs besides, from
+other nodes or an older session, it has taken into account itself, in the credit that it grants.
 """
 
 import time
@@ -26,7 +27,7 @@ class WorkerSession:
     """Handler id → the worker's max_concurrency."""
     credit: dict[int, int] = field(default_factory=dict)
     outstanding: dict[AttemptRef, int] = field(default_factory=dict)
-    """Attempts handed out and not yet reported back, with their handler."""
+    """Attempts handed out on it and not yet reported back, with their handler."""
     used: dict[int, int] = field(default_factory=dict)
     """Reserved slots and outstanding attempts by handler."""
     heard_at: float = field(default_factory=time.monotonic)
@@ -49,14 +50,11 @@ class SlotBook:
         self._sessions: dict[int, WorkerSession] = {}
         self._by_handler: dict[int, list[WorkerSession]] = {}
 
-    def attach(self, session: WorkerSession, running: Iterable[tuple[int, AttemptRef]]) -> WorkerSession | None:
-        """Add a session, with the attempts that it already runs; return the older session that it replaces."""
+    def attach(self, session: WorkerSession) -> WorkerSession | None:
+        """Add a session; return the older session that it replaces."""
         older = self._sessions.get(session.worker_id)
         if older is not None:
             self.detach(older)
-        for handler_id, ref in running:
-            session.outstanding[ref] = handler_id
-            session.used[handler_id] = session.used.get(handler_id, 0) + 1
         self._sessions[session.worker_id] = session
         for handler_id in session.registered:
             self._by_handler.setdefault(handler_id, []).append(session)
@@ -103,6 +101,11 @@ class SlotBook:
     def handlers(self) -> list[int]:
         """Return the handlers that some connected worker knows."""
         return list(self._by_handler)
+
+    def shared(self, handler_id: int) -> bool:
+        """Whether workers of a handler have slots that they have not granted to this node, but might."""
+        sessions = self._by_handler.get(handler_id, [])
+        return any(session.credit.get(handler_id, 0) < session.registered[handler_id] for session in sessions)
 
     def free(self, handler_id: int) -> int:
         """Return the free slots of a handler on workers that can be reached."""

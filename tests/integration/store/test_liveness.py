@@ -93,7 +93,7 @@ async def test_outage_longer_than_a_lease_kills_nobody(postgres: PostgresServer,
             await eventually(lambda: not owner.liveness.may_reap_by_lease(), what="the owner knows of the outage")
             await holds_for(registered(owner, near_ref, far_ref), 0.5 * LEASE_S)
             far_away.closed = False
-            other.slots.attach(far_away, [])
+            other.slots.attach(far_away)
             await holds_for(registered(owner, near_ref, far_ref), 1.2 * LEASE_S)
             assert owner.liveness.may_reap_by_lease()
             assert await store.sql("SELECT id, claim, state FROM jobs ORDER BY id") == [

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from shardwheel.v1.worker_service_pb2 import ResultAck
 from tests.integration.worker_sdk.conftest import Workers
 from tests.support.scripted_server import ScriptedServer, ScriptedSession, assignment
 from tests.support.waiting import eventually
@@ -109,11 +110,11 @@ async def test_the_jobs_of_a_lost_node_keep_their_slots_and_their_results_go_els
     await eventually(lambda: pool.running == 2)
     await nodes[2].stop()
     await eventually(lambda: shares(sessions[:2]) == [2, 2])
-    # Node 1 takes over a shard: one of the two attempts counts against its credit from now on.
+    # Node 1 takes over a shard, with one of the two attempts. It has not handed it out, and so does not count it.
     await sessions[1].send_owner_hello(1, {5: 2})
     assert [ref.job_id for ref in (await sessions[1].expect_report(1)).running] == [in_shard_5]
     await sessions[1].send_demand("work", 50)
-    await eventually(lambda: shares(sessions[:2]) == [0, 5])
+    await eventually(lambda: shares(sessions[:2]) == [0, 4])
     pool.release(in_shard_5, 99)
     results = [*await sessions[1].expect_results(1)]
     assert results[0].attempt.job_id == in_shard_5
@@ -132,8 +133,52 @@ async def test_a_node_that_is_about_to_stop_loses_its_credit(nodes: list[Scripte
     # The running job keeps its slot.
     await eventually(lambda: sessions[0].credit == {"work": 0} and sum(shares(sessions)) == LIMIT - 1)
     pool.release(1)
-    await sessions[0].expect_results(1)
     await eventually(lambda: shares(sessions) == [0, 3, 3])
+    # Its result goes to a node that stays.
+    assert [len(session.of_kind("results")) for session in sessions].count(1) == 1
+    assert not sessions[0].of_kind("results")
+
+
+async def test_the_stream_to_a_node_that_left_is_closed_when_it_owes_nothing(
+    nodes: list[ScriptedServer], workers: Workers
+) -> None:
+    pool = Pool(nodes[0].address)
+    sessions = await connect_all(workers, pool, nodes)
+    await eventually(lambda: shares(sessions) == [2, 2, 2])
+    await sessions[2].send_jobs(assignment(1, "work"), assignment(2, "work"))
+    await eventually(lambda: pool.running == 2)
+    nodes[2].behaviour.ack_results = None
+    pool.release(1)
+    [unacknowledged] = await sessions[2].expect_results(1)
+    everyone = {node.node: node.address for node in nodes}
+    # One that has lost touch with the others still takes itself for a member.
+    await sessions[2].send_members(everyone)
+    for session in sessions[:2]:
+        await session.send_members({name: everyone[name] for name in ("node-0", "node-1")})
+    await eventually(lambda: sum(shares(sessions[:2])) == LIMIT - 1 and sessions[2].credit == {"work": 0})
+    pool.release(2)
+    await eventually(lambda: sum(shares(sessions[:2])) == LIMIT)
+    assert len(sessions[0].of_kind("results")) + len(sessions[1].of_kind("results")) == 1
+    await asyncio.sleep(1.5)
+    assert sorted(pool.worker.nodes) == ["node-0", "node-1", "node-2"]
+    await sessions[2].send_acks([unacknowledged.attempt], ResultAck.ACCEPTED)
+    await eventually(lambda: sorted(pool.worker.nodes) == ["node-0", "node-1"])
+    assert not sessions[2].of_kind("goodbye")
+
+
+async def test_a_node_that_another_one_knows_is_a_member_whatever_the_third_one_says(
+    nodes: list[ScriptedServer], workers: Workers
+) -> None:
+    pool = Pool(nodes[0].address)
+    sessions = await connect_all(workers, pool, nodes)
+    await eventually(lambda: shares(sessions) == [2, 2, 2])
+    await sessions[1].send_members({node.node: node.address for node in nodes})
+    # The third one has lost touch with the cluster, then it has just started.
+    for known in (nodes[1:], nodes[2:]):
+        await sessions[2].send_members({node.node: node.address for node in known})
+        await asyncio.sleep(1.2)
+    assert shares(sessions) == [2, 2, 2]
+    assert sorted(pool.worker.nodes) == ["node-0", "node-1", "node-2"]
 
 
 async def test_the_cluster_is_found_again_through_the_first_address(

@@ -8,6 +8,7 @@ from server.domain.due import ClaimResult, DueJob, Probe
 from server.engine.claimer import Claimer
 from server.engine.clock import DatabaseClock
 from server.engine.deadlines import Deadlines
+from server.engine.demand import Demand
 from server.engine.due_index import DueIndex
 from server.engine.failpoints import Failpoints
 from server.engine.ownership import Ownership
@@ -57,10 +58,11 @@ async def nothing_to_recover(partition: int, shards: Sequence[int]) -> None:
 async def test_a_pair_whose_read_failed_is_read_again_when_a_sweep_finds_it() -> None:
     store, ownership, registry, clock, index = FailingOnce(), Ownership([0]), Registry(), DatabaseClock(), DueIndex()
     ownership.add(0, 1)
+    slots = SlotBook(silence_s=1.0)
     claimer = Claimer(
         store=store,
         ownership=ownership,
-        slots=SlotBook(silence_s=1.0),
+        slots=slots,
         index=index,
         registry=registry,
         deadlines=Deadlines(registry=registry, clock=clock, over=lambda entry: None),
@@ -68,6 +70,7 @@ async def test_a_pair_whose_read_failed_is_read_again_when_a_sweep_finds_it() ->
         failpoints=Failpoints(),
         recover=nothing_to_recover,
         undelivered=lambda refs: None,
+        demand=Demand(slots=slots, index=index),
     )
     now = datetime.now(UTC)
     for number in (1, 2):

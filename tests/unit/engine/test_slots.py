@@ -46,7 +46,7 @@ def book_with(*credits: dict[int, int]) -> tuple[SlotBook, list[WorkerSession]]:
     book = SlotBook(silence_s=60)
     sessions = [session(number, credit) for number, credit in enumerate(credits, start=1)]
     for one in sessions:
-        book.attach(one, [])
+        book.attach(one)
     return book, sessions
 
 
@@ -101,20 +101,32 @@ def test_credit_that_shrinks_takes_no_slot_back_and_gives_none_out() -> None:
     assert book.free(1) == 1
 
 
-def test_attempts_that_a_new_session_runs_already_use_its_credit() -> None:
-    book = SlotBook(silence_s=60)
-    running = [(1, AttemptRef(1, 1)), (1, AttemptRef(2, 1)), (2, AttemptRef(3, 1))]
-    book.attach(session(1, {1: 3, 2: 1}), running)
-    assert (book.free(1), book.free(2)) == (1, 0)
-    book.returned(1, AttemptRef(2, 1))
-    assert book.free(1) == 2
+def test_what_came_on_an_older_session_does_not_use_the_credit_of_a_new_one() -> None:
+    """The worker has taken it into account."""
+    book, [old] = book_with({1: 3})
+    for one in book.reserve(1, 2):
+        book.hand_over(one, 1, AttemptRef(len(old.outstanding), 1))
+    newer = session(1, {1: 1}, number=2)
+    book.attach(newer)
+    assert book.free(1) == 1
+    book.returned(1, AttemptRef(0, 1))
+    assert book.free(1) == 1
+
+
+def test_slots_are_shared_with_other_nodes_while_the_credit_is_below_what_the_worker_has() -> None:
+    book, [worker] = book_with({1: 3, 2: 0})
+    assert book.shared(1)
+    worker.credit[1] = 100
+    assert not book.shared(1)
+    assert book.shared(2)
+    assert not book.shared(3)
 
 
 def test_a_new_session_replaces_the_old_one_of_its_worker() -> None:
     book, [old] = book_with({1: 3})
     reserved = book.reserve(1, 1)
     newer = session(1, {1: 2}, number=2)
-    assert book.attach(newer, []) is old
+    assert book.attach(newer) is old
     assert (old.closed, newer.closed) == (True, False)
     assert book.sessions() == [newer]
     assert book.of_worker(1) is newer
@@ -140,8 +152,8 @@ def test_a_session_that_left_gets_nothing() -> None:
 def test_a_silent_worker_gets_nothing_and_is_not_heard() -> None:
     book = SlotBook(silence_s=10)
     loud, silent = session(1, {1: 2}), session(2, {1: 2})
-    book.attach(loud, [])
-    book.attach(silent, [])
+    book.attach(loud)
+    book.attach(silent)
     silent.heard_at = time.monotonic() - 11
     assert book.free(1) == 2
     assert counts(book.reserve(1, 4)) == {1: 2}
@@ -185,16 +197,14 @@ class NeverOverCredit(RuleBasedStateMachine):
         """A session may run more than its credit only as far as it did before the credit shrank."""
         self.over[one, handler] = max(one.credit.get(handler, 0), least)
 
-    @rule(worker=workers, first=amounts, second=amounts, running=amounts)
-    def connect(self, worker: int, first: int, second: int, running: int) -> None:
-        refs = [(1, self.next_ref()) for _ in range(running)]
+    @rule(worker=workers, first=amounts, second=amounts)
+    def connect(self, worker: int, first: int, second: int) -> None:
         self.numbers += 1
         one = session(worker, {1: first, 2: second}, number=self.numbers)
-        older = self.book.attach(one, refs)
+        older = self.book.attach(one)
         assert older is next((known for known in self.sessions if known.worker_id == worker), None)
         self.sessions = [known for known in self.sessions if known is not older] + [one]
-        self.given += [(handler, one, ref) for handler, ref in refs]
-        self.allow(one, 1, running)
+        self.allow(one, 1, 0)
         self.allow(one, 2, 0)
 
     @rule(worker=workers)

@@ -49,123 +49,217 @@ def test_every_slot_is_given_and_none_twice(
     assert not (spare and short)
 
 
-@dataclasses.dataclass
-class Node:
-    """What a node believes, and what is on its way to it."""
+@given(
+    limit=st.integers(0, 50),
+    used=st.dictionaries(st.sampled_from(NODES), st.integers(0, 20), min_size=1),
+    keep=st.dictionaries(st.sampled_from(NODES), st.integers(0, 50)),
+)
+def test_idle_slots_stay_where_they_are_as_far_as_there_are_any(
+    limit: int, used: dict[str, int], keep: dict[str, int]
+) -> None:
+    shares = split(limit, used, {}, 0, keep)
+    assert sum(shares.values()) == max(limit, sum(used.values()))
+    if sum(max(used[one], keep.get(one, 0)) for one in used) <= limit:
+        assert all(shares[one] >= keep.get(one, 0) for one in used)
 
+
+@dataclasses.dataclass
+class Stream:
+    """One stream of the worker, what its node believes, and what is on its way both ways, in order."""
+
+    node: str
     credit: int = 0
-    arriving: list[Grant] = dataclasses.field(default_factory=list)
-    acks: list[int] = dataclasses.field(default_factory=list)
+    outstanding: int = 0
+    to_node: list[Grant | None] = dataclasses.field(default_factory=list)
+    """Credits; None is a result."""
+    to_worker: list[int] = dataclasses.field(default_factory=list)
+    """Acknowledged credits; 0 is a job."""
 
 
 class Slots(RuleBasedStateMachine):
-    """Nodes hand out jobs on what they believe; messages are delayed at will, sessions break, jobs end."""
+    """Nodes hand out jobs on what they believe; messages are delayed at will, streams break and come back, shards and
+    with them attempts get other owners, attempts are superseded and linger, jobs end."""
 
     LIMIT = 5
 
     def __init__(self) -> None:
         super().__init__()
         self.book = CreditBook({"h": self.LIMIT})
-        self.nodes: dict[str, Node] = {}
+        self.streams: dict[str, Stream] = {}
         self.running: Counter[tuple[str, str]] = Counter()
+        self.lingering = 0
         self.drained: set[str] = set()
+        self.opened = 0
         self.turn = 0
 
-    def exchange(self) -> None:
-        for grant in self.book.grants(self.running, {}, self.turn):
-            self.nodes[grant.node].arriving.append(grant)
+    def exchange(self, *, spread: bool = False) -> None:
+        for grant in self.book.grants(self.running, {"h": self.lingering}, self.turn, spread=spread):
+            self.streams[grant.stream].to_node.append(grant)
+
+    def of_node(self, node: str) -> str | None:
+        return next((name for name, stream in self.streams.items() if stream.node == node), None)
 
     @rule(node=st.sampled_from(NODES))
     def join(self, node: str) -> None:
-        if node not in self.nodes:
-            self.nodes[node] = Node()
-            self.book.join(node)
-            self.exchange()
+        """A new stream first discards the old one; what came on that goes on running."""
+        self.leave(node)
+        self.opened += 1
+        name = f"stream-{self.opened}"
+        self.streams[name] = Stream(node)
+        self.book.join(name)
+        self.exchange(spread=True)
 
     @rule(node=st.sampled_from(NODES))
     def leave(self, node: str) -> None:
-        if self.nodes.pop(node, None):
-            self.drained.discard(node)
-            self.book.leave(node)
-            self.exchange()
+        name = self.of_node(node)
+        if name is not None:
+            del self.streams[name]
+            self.drained.discard(name)
+            self.book.leave(name)
+            self.exchange(spread=True)
 
     @rule(node=st.sampled_from(NODES), waiting=st.integers(0, 9))
     def demand(self, node: str, waiting: int) -> None:
-        self.book.set_demand(node, {"h": waiting})
-        self.exchange()
-
-    @rule(node=st.sampled_from(NODES))
-    def credit_arrives(self, node: str) -> None:
-        if node in self.nodes and self.nodes[node].arriving:
-            grant = self.nodes[node].arriving.pop(0)
-            self.nodes[node].credit = grant.slots["h"]
-            self.nodes[node].acks.append(grant.sequence)
-
-    @rule(node=st.sampled_from(NODES))
-    def ack_arrives(self, node: str) -> None:
-        if node in self.nodes and self.nodes[node].acks:
-            self.book.acknowledge(node, self.nodes[node].acks.pop(0))
+        name = self.of_node(node)
+        if name is not None:
+            self.book.set_demand(name, {"h": waiting})
             self.exchange()
 
     @rule(node=st.sampled_from(NODES))
-    def hand_out(self, node: str) -> None:
-        if node in self.nodes and self.nodes[node].credit > self.running[node, "h"]:
-            self.running[node, "h"] += 1
+    def node_reads(self, node: str) -> None:
+        name = self.of_node(node)
+        if name is not None and self.streams[name].to_node:
+            self.take_in(self.streams[name])
+
+    def take_in(self, stream: Stream) -> None:
+        message = stream.to_node.pop(0)
+        if message is None:
+            stream.outstanding -= 1
+        else:
+            stream.credit = message.slots["h"]
+            stream.to_worker.append(message.sequence)
 
     @rule(node=st.sampled_from(NODES))
-    def finish(self, node: str) -> None:
-        if self.running[node, "h"]:
-            self.running[node, "h"] -= 1
+    def node_hands_out(self, node: str) -> None:
+        name = self.of_node(node)
+        if name is not None and self.streams[name].outstanding < self.streams[name].credit:
+            self.streams[name].outstanding += 1
+            self.streams[name].to_worker.append(0)
+
+    @rule(node=st.sampled_from(NODES))
+    def worker_reads(self, node: str) -> None:
+        name = self.of_node(node)
+        if name is not None and self.streams[name].to_worker:
+            self.hear(name)
+
+    def hear(self, name: str) -> None:
+        sequence = self.streams[name].to_worker.pop(0)
+        if sequence:
+            self.book.acknowledge(name, sequence)
+            self.exchange()
+        else:
+            self.book.served(name, "h", 1)
+            self.running[name, "h"] += 1
+
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        """Whoever owns the shard by now: the result goes where the job came from, if that stream lives."""
+        there = sorted(name for (name, _), count in self.running.items() if count)
+        if there:
+            name = data.draw(st.sampled_from(there))
+            self.running[name, "h"] -= 1
+            if name in self.streams:
+                self.streams[name].to_node.append(None)
             self.exchange()
 
-    @rule(old=st.sampled_from(NODES), new=st.sampled_from(NODES))
-    def take_over(self, old: str, new: str) -> None:
-        # A job of a lost node's shard becomes another node's.
-        if old not in self.nodes and new in self.nodes and self.running[old, "h"]:
-            self.running[old, "h"] -= 1
-            self.running[new, "h"] += 1
+    @rule(data=st.data())
+    def worker_is_slow_to_stop(self, data: st.DataObject) -> None:
+        """An attempt of a stream that is gone is superseded: nobody awaits its result, but its handler still runs."""
+        there = sorted(name for (name, _), count in self.running.items() if count and name not in self.streams)
+        if there:
+            self.running[data.draw(st.sampled_from(there)), "h"] -= 1
+            self.lingering += 1
+            self.exchange()
+
+    @rule()
+    def stopped_at_last(self) -> None:
+        if self.lingering:
+            self.lingering -= 1
             self.exchange()
 
     @rule(node=st.sampled_from(NODES))
     def drain(self, node: str) -> None:
-        if node in self.nodes:
-            self.drained.add(node)
-            self.book.drain(node)
-            self.exchange()
+        name = self.of_node(node)
+        if name is not None:
+            self.drained.add(name)
+            self.book.drain(name)
+            self.exchange(spread=True)
 
     @rule()
     def time_passes(self) -> None:
         self.turn += 1
-        self.exchange()
+        self.exchange(spread=True)
 
     @invariant()
     def never_more_than_there_are(self) -> None:
-        assert sum(self.running.values()) <= self.LIMIT
+        """Not even if every job that is under way had arrived."""
+        under_way = sum(stream.to_worker.count(0) for stream in self.streams.values())
+        assert sum(self.running.values()) + self.lingering + under_way <= self.LIMIT
 
-    @precondition(lambda self: bool(self.nodes))
+    def settle(self) -> None:
+        """Let everything arrive that is under way."""
+        while any(stream.to_node or stream.to_worker for stream in self.streams.values()):
+            for name, stream in self.streams.items():
+                while stream.to_node:
+                    self.take_in(stream)
+                while stream.to_worker:
+                    self.hear(name)
+
+    @precondition(lambda self: bool(self.streams))
     @rule()
     def everything_arrives(self) -> None:
-        """When nothing is under way, every slot that can be given is given."""
-        for _ in range(20):
-            for node, state in self.nodes.items():
-                for grant in state.arriving:
-                    state.credit = grant.slots["h"]
-                    state.acks.append(grant.sequence)
-                for sequence in state.acks:
-                    self.book.acknowledge(node, sequence)
-                state.arriving.clear()
-                state.acks.clear()
-            self.exchange()
-        assert not any(state.arriving for state in self.nodes.values())
-        open_nodes = [node for node in self.nodes if node not in self.drained]
-        elsewhere = sum(count for (node, _), count in self.running.items() if node not in open_nodes)
-        used = sum(self.running[node, "h"] for node in open_nodes)
-        if open_nodes:
-            assert sum(self.nodes[node].credit for node in open_nodes) == max(self.LIMIT - elsewhere, used)
+        """When nothing is under way, every slot that can be given is given, and both ends count the same."""
+        self.settle()
+        for name, stream in self.streams.items():
+            assert stream.outstanding == self.running[name, "h"]
+        usable = [name for name in self.streams if name not in self.drained]
+        elsewhere = self.lingering + sum(count for (name, _), count in self.running.items() if name not in usable)
+        if usable:
+            assert sum(self.streams[name].credit for name in usable) == self.LIMIT - elsewhere
+
+    @rule(node=st.sampled_from(NODES))
+    def one_node_has_work(self, node: str) -> None:
+        """Where jobs wait, and nowhere else, every slot that is free gets busy: no worker idles."""
+        name = self.of_node(node)
+        if name is None or name in self.drained:
+            return
+        for other in self.streams:
+            self.book.set_demand(other, {})
+        self.book.set_demand(name, {"h": 99})
+        self.exchange()
+        self.settle()
+        stream = self.streams[name]
+        while stream.outstanding < stream.credit:
+            self.node_hands_out(node)
+            self.settle()
+        assert sum(self.running.values()) + self.lingering == self.LIMIT
 
 
-Slots.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
+Slots.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)
 TestSlots = Slots.TestCase
+
+
+def test_what_came_on_an_older_stream_to_a_node_is_not_counted_by_it() -> None:
+    book = CreditBook({"h": 8})
+    book.join("first")
+    [grant] = book.grants({}, {}, 0)
+    book.acknowledge("first", grant.sequence)
+    book.leave("first")
+    book.join("second")
+    [grant] = book.grants({("first", "h"): 6}, {}, 0)
+    assert (grant.stream, dict(grant.slots), book.strained) == ("second", {"h": 2}, True)
+    [grant] = book.grants({}, {}, 0)
+    assert (dict(grant.slots), book.strained) == ({"h": 8}, False)
 
 
 def test_handlers_do_not_share_slots() -> None:

@@ -333,7 +333,8 @@ Global___HandlerRegistration: _TypeAlias = HandlerRegistration  # noqa: Y015
 @_typing.final
 class Credit(_message.Message):
     """Free and used slots that the worker grants to this node. Absolute: the node may have at most this many attempts of
-    the handler handed out and not yet reported back. Handlers left out keep their credit.
+    the handler handed out on this session and not yet reported back on it. What the worker runs besides, from other nodes
+    or from older sessions, it has taken into account itself. Handlers left out keep their credit.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -371,7 +372,7 @@ class HandlerCredit(_message.Message):
     handler: _builtins.str
     """Name of the handler."""
     slots: _builtins.int
-    """Attempts that the node may have outstanding."""
+    """Attempts that the node may have outstanding on the session."""
     def __init__(
         self,
         *,
@@ -470,7 +471,9 @@ Global___AttemptRef: _TypeAlias = AttemptRef  # noqa: Y015
 
 @_typing.final
 class ResultBatch(_message.Message):
-    """Outcomes of attempts. A result is sent again, on any session, until it is acknowledged."""
+    """Outcomes of attempts. A result is sent on the session on which the attempt came, where it frees its slot, else on any;
+    again and again until it is acknowledged.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1217,7 +1220,9 @@ Global___CreditAck: _TypeAlias = CreditAck  # noqa: Y015
 
 @_typing.final
 class Members(_message.Message):
-    """The nodes of the cluster."""
+    """The nodes of the cluster, as the node knows them. It may have lost touch with the others and take itself for one of
+    them; a node has left if no other one names it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1267,7 +1272,7 @@ Global___Member: _TypeAlias = Member  # noqa: Y015
 
 @_typing.final
 class Drain(_message.Message):
-    """The node is about to stop."""
+    """The node is about to stop. Results should go to other nodes from now on, if there are any."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1291,7 +1296,9 @@ Global___Drain: _TypeAlias = Drain  # noqa: Y015
 
 @_typing.final
 class Audit(_message.Message):
-    """The node asks whether the worker holds these attempts. The worker answers with a report of those it knows."""
+    """The node asks whether the worker holds these attempts. The worker answers with a report of those it knows. An attempt
+    that it does not name is given to somebody else: it must refuse it, should it still come on any session.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
