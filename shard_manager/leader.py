@@ -8,7 +8,7 @@ from datetime import datetime
 
 from shard_manager.assignment import MoveCause, Planned, plan
 from shard_manager.coordinator import Coordinator, Plan, View
-from shard_manager.errors import NotLeader, OrderRefused, PlanConflict
+from shard_manager.errors import NotLeader, OrderRefused, PlanConflict, SessionLost
 from shard_manager.events import ManagerEvent, NodeEvicted, OrderObeyed, PlanWritten
 from shard_manager.order_queue import OrderQueue
 from shard_manager.orders import Orders
@@ -168,7 +168,7 @@ class Leader:
     async def _end_evicted(self, view: View) -> None:
         """End the sessions that are to be ended and are still there; a leader that died meanwhile may have left them.
 
-        The node's own comes last: with it, leadership ends.
+        The node's own comes last: with it, leadership ends, and `SessionLost` is raised.
         """
         if view.plan is None:
             return
@@ -180,6 +180,8 @@ class Leader:
             if await self._coordinator.evict(node, session.number):
                 logger.info("node evicted", extra={"node": node, "incarnation": evicted[node].incarnation})
                 self._emit(NodeEvicted(node=node, incarnation=evicted[node].incarnation))
+            if node == self._node:
+                raise SessionLost(node)
 
 
 def _counts(plan: Plan | None, view: View) -> Mapping[str, int]:

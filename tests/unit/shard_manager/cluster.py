@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self
 
@@ -39,6 +39,11 @@ TIMINGS = ManagerTimings(
     leave_limit=ms(300),
     drain_limit=ms(5000),
 )
+
+
+def now() -> datetime:
+    """The cluster's time: that of the event loop, which may be virtual."""
+    return datetime.fromtimestamp(asyncio.get_running_loop().time(), UTC)
 
 
 class Fences:
@@ -196,6 +201,7 @@ class Node:
             observer=self.events,
             max_moves=max_moves,
             draw=draw,
+            clock=now,
         )
         self.task: asyncio.Task[None] | None = None
 
