@@ -3,7 +3,7 @@
 Two independent reasons with error texts of their own. Candidates are read without a fence; the statement that ends them
 is fenced and checks state, claim and reason again, so that an attempt which has just ended, or a worker that has just
 come back, is left alone. An attempt over its time is first told to stop; it is superseded when the worker confirms, or
-`kill_grace` after its time.
+`kill_grace` after its time and after it was told.
 """
 
 import logging
@@ -57,6 +57,7 @@ class Reaper:
         self._failpoints = failpoints
         self._timings = timings
         self._told: dict[AttemptRef, float] = {}
+        self._overdue_since: dict[int, dict[AttemptRef, float]] = {}
 
     async def reap_once(self) -> None:
         """Look for lost workers once, and end their attempts."""
@@ -77,11 +78,11 @@ class Reaper:
         """Tell attempts over their time to stop, and end those that did not."""
         shards = [shard for shard, _ in self._ownership.of_partition(partition)]
         found = await self._store.overdue(partition, shards)
-        now = self._clock.now()
-        late = [one for one in found if one.timeout_at is not None and one.timeout_at + self._timings.kill_grace < now]
+        late = self._told_in_vain(partition, found)
         self.tell([one for one in found if one not in late])
         if not late:
             return
+        now = self._clock.now()
         async with self._ownership.lane(partition):
             await self._failpoints.reach("reap.selected")
             decisions = [decide(TimedOut(), one.facts, now, random.random) for one in late]
@@ -90,6 +91,22 @@ class Reaper:
         for one in ended:
             log.info("attempt superseded: over its time", extra={"job_id": one.ref.job_id, "claim": one.ref.claim})
         self._supersede(late, ended)
+
+    def _told_in_vain(self, partition: int, overdue: Sequence[RunningJob]) -> list[RunningJob]:
+        """Return the attempts that have had `kill_grace` to stop in, by this process's clock as well.
+
+        If the database's clock jumps, or this node has just taken over, nobody may have told them yet.
+        """
+        now, grace_s = time.monotonic(), self._timings.kill_grace.total_seconds()
+        before = self._overdue_since.get(partition, {})
+        since = {one.ref: before.get(one.ref, self._told.get(one.ref, now)) for one in overdue}
+        self._overdue_since[partition] = since
+        latest = self._clock.now() - self._timings.kill_grace
+        return [
+            one
+            for one in overdue
+            if one.timeout_at is not None and one.timeout_at < latest and now - since[one.ref] >= grace_s
+        ]
 
     def tell(self, overdue: Sequence[RunningJob]) -> None:
         """Tell workers to stop attempts, again every five seconds."""
