@@ -23,13 +23,20 @@ class Link:
 
     tells_at_once = True
 
-    def __init__(self, cluster: MemoryCluster, chance: random.Random, host: Host, max_moves: int) -> None:
+    def __init__(
+        self, cluster: MemoryCluster, chance: random.Random, host: Host, *, max_moves: int, new_for: timedelta
+    ) -> None:
+        """At most `max_moves` shards may be moved for balance by one plan, unless the cluster is new: for `new_for`
+        after this node has seen it without any plan."""
         self._cluster = cluster
         self._inner = MemoryCoordinator(cluster)
         self._chance = chance
         self._host = host
         self._max_moves = max_moves
         self._seen: View | None = None
+        self._new_for_s = new_for.total_seconds()
+        self._new_until_s = 0.0
+        self._is_new = False
         self.loss = 0.0
         self.going = asyncio.Event()
         self.going.set()
@@ -48,6 +55,10 @@ class Link:
 
     async def view(self, *, fresh: bool = False) -> View:
         self._seen = await self._maybe("view", lambda: self._inner.view(fresh=fresh))
+        now_s = self._cluster.clock()
+        if self._seen.plan is None:
+            self._new_until_s = now_s + self._new_for_s
+        self._is_new = now_s < self._new_until_s
         return self._seen
 
     async def write_plan(self, plan: Plan) -> None:
@@ -95,9 +106,11 @@ class Link:
             wrong.append(f"plan {plan.version} was written by {plan.leader}, which does not lead")
         if plan.version != (before.version if before is not None else 0) + 1:
             wrong.append(f"plan {plan.version} does not follow the one before it")
-        if before is not None and self._seen is not None:
+        if before is not None and self._seen is not None and not self._is_new:
             moved = _voluntary_moves(before, plan, can_serve(self._seen.members.values(), plan.orders))
-            if moved > self._max_moves:
+            # For a shard that was moved by an order, another may go the other way.
+            ordered = plan.reason.startswith("move ")
+            if moved > self._max_moves + ordered:
                 wrong.append(f"plan {plan.version} ({plan.reason}) moves {moved} shards of nodes that could keep them")
 
 

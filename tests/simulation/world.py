@@ -18,7 +18,7 @@ from tests.unit.shard_manager.cluster import TIMINGS, ms
 
 NAMES = ("a", "b", "c")
 SHARDS = 4
-MAX_MOVES = 2
+MAX_MOVES = 1
 SLOWEST_HOST_S = 0.6
 LATEST_STATEMENT_S = 1.5
 QUICK = replace(
@@ -36,7 +36,7 @@ class Process:
         self.name = name
         self.member = Member(node=name, incarnation=incarnation)
         self.host = Host(world.table, incarnation, world.host_delay_s)
-        self.link = Link(world.cluster, world.chance, self.host, MAX_MOVES)
+        self.link = Link(world.cluster, world.chance, self.host, max_moves=MAX_MOVES, new_for=QUICK.settle)
         self.manager = ShardManager(
             self.link,
             self.host,

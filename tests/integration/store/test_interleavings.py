@@ -1,10 +1,11 @@
 """Orders of events that a plausible design gets wrong, on a real database.
 
-The firer's race with a pause is among the tests of schedules, that of a report with a claim among those of the cluster.
+The firer's race with a pause is among the tests of schedules.
 """
 
 import asyncio
 from datetime import timedelta
+from unittest import mock
 
 from server.domain.due import Probe
 from server.domain.job import AttemptRef, Backoff, ClaimedJob, DedupeKey, JobState, Submitted
@@ -16,6 +17,29 @@ from tests.integration.store.engine_bench import ScriptedWorker, connect, engine
 from tests.support.waiting import eventually
 
 SOON = Backoff(initial=timedelta(milliseconds=1), maximum=timedelta(milliseconds=1))
+
+
+async def test_a_report_that_crosses_a_claim_takes_nothing_back(store: Bench) -> None:
+    """The worker answers the new owner's hello before the owner's first job reaches it: that job is not lost."""
+    async with engine_on(store) as engine:
+        worker = await connect(engine, "w", {store.handler: 3})
+        reports: list[tuple[int, set[AttemptRef]]] = []
+        with mock.patch.object(worker, "_report", lambda number: reports.append((number, set(worker.holds)))):
+            await serve(engine, [0])
+            await eventually(lambda: reports, what="the owner hello")
+            [job_id] = await store.submit()
+            await eventually(lambda: worker.got, what="the job arrives")
+            for number, held in reports:
+                assert not held
+                engine.adoption.reported(worker.connected, number, held)
+        # What is given back goes through the lane before this one is claimed, and would be claimed along with it.
+        [later] = await store.submit()
+        await eventually(lambda: later in {job.job_id for job in worker.got}, what="the later job arrives")
+        assert [(job.job_id, job.claim) for job in worker.got] == [(job_id, 1), (later, 1)]
+        for job in list(worker.got):
+            worker.complete(job.ref)
+        await eventually(lambda: len(worker.acks) == 2, what="both are acknowledged")
+        assert {status for _, status in worker.acks} == {AckStatus.ACCEPTED}
 
 
 async def test_a_failure_whose_ack_was_lost_counts_once(store: Bench) -> None:
