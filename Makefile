@@ -73,7 +73,7 @@ bench: setup ## Run the whole benchmark, side by side
 	$(BIN)/python -m benchmarks
 
 soak: setup zookeeper ## Run the long forms of tests
-	SHARDWHEEL_THOROUGH=1 $(PYTEST) $(SIDE_BY_SIDE) -m "not soak" tests/unit
+	SHARDWHEEL_THOROUGH=1 $(PYTEST) $(SIDE_BY_SIDE) -m "not soak" tests/unit tests/model tests/simulation
 	$(PYTEST) -m soak --timeout 3600
 
 chaos: setup zookeeper ## Break things at random under load: make chaos MINUTES=10 SEED=1
