@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from benchmarks import claim_future, idle
+from benchmarks.cluster import large, membership, outage, workers
 from benchmarks.report import Report
 
 
@@ -15,7 +16,18 @@ class Scenario(Protocol):
     def __call__(self, *, quick: bool) -> Awaitable[Report]: ...
 
 
-SCENARIOS: dict[str, Scenario] = {"claim-future": claim_future.run, "idle": idle.run}
+SCENARIOS: dict[str, Scenario] = {
+    "claim-future": claim_future.run,
+    "idle": idle.run,
+    "cluster-node-kill": membership.kill,
+    "cluster-node-stop": membership.stop,
+    "cluster-join": membership.join,
+    "cluster-zookeeper-outage": outage.zookeeper,
+    "cluster-node-pause": outage.pause,
+    "cluster-worker": workers.run,
+    "cluster-large": large.large,
+    "cluster-idle": large.idle,
+}
 
 
 def main(write: Callable[[str], None] = print) -> None:
