@@ -33,18 +33,20 @@ from server.manager_observer import ManagerObserver
 from server.node_health import NodeHealth, Phase
 from server.node_http import NodeHttp
 from server.observe.engine_metrics import EngineCollector
+from server.observe.load_metrics import LoadMetrics
 from server.observe.loop_lag import LoopLag
 from server.observe.metrics import Metrics
 from server.peers.channels import PeerChannels
 from server.peers.cluster_peers import ClusterPeers
 from server.shard_host import EngineShardHost
 from server.startup import patiently, until_joined
-from server.store import workers
+from server.store import shards, workers
 from server.store.catalog import Catalog
 from server.store.database import Database
 from server.store.engine_store import PostgresEngineStore
 from server.store.errors import Unavailable, UnknownOutcome
 from server.store.insert import IdBlock
+from server.store.load_sampler import LoadSampler
 from server.store.migrate import check_schema
 from server.store.partitions import Retention
 from server.store.schedule_firing import FiringStore
@@ -211,6 +213,10 @@ class Node:
         self.manager = self._shard_manager()
         self.engine.ownership.on_fenced = self.manager.fenced
         self.metrics.registry.register(EngineCollector(self.engine, self.database.pools))
+        sampler = LoadSampler(self.database, max(self._partition_of) + 1)
+        load = LoadMetrics(sampler, lambda: self.cluster.leader() == config.node)
+        self.metrics.registry.register(load)
+        self.http.before_page = load.refresh
         self._watch_health()
 
     def _watch_health(self) -> None:
@@ -285,6 +291,7 @@ class Node:
             timings=ManagerTimings.for_session(config.session_ttl),
             clock=self.engine.clock.now,
             observer=self._observer,
+            last_owners=partial(shards.last_owners, self.database),
         )
 
     async def _refresh_catalog(self) -> None:

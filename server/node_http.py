@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from server.config import OFF
 from server.domain.errors import InvalidInput
@@ -25,6 +26,8 @@ class NodeHttp:
         self._server: HttpServer | None = None if listen == OFF else HttpServer(probes_app(health, self._page))
         self.address = ""
         """Where it listens, known once it has started; empty if it does not."""
+        self.before_page: Callable[[], Awaitable[None]] = _nothing
+        """Awaited before a page of metrics is made; must not raise."""
 
     async def start(self) -> None:
         """Answer. Raises `InvalidInput` if the address cannot be listened on."""
@@ -51,4 +54,9 @@ class NodeHttp:
             await self._server.stop()
 
     async def _page(self, accept: str) -> tuple[bytes, str]:
+        await self.before_page()
         return self._metrics.page(accept)
+
+
+async def _nothing() -> None:
+    return

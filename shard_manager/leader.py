@@ -2,9 +2,10 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from typing import Final, TypeAlias
 
 from shard_manager.assignment import MoveCause, Planned, plan
 from shard_manager.coordinator import Coordinator, Plan, View
@@ -18,11 +19,18 @@ from shard_manager.timings import ManagerTimings
 
 logger = logging.getLogger(__name__)
 
+LastOwners: TypeAlias = Callable[[], Awaitable[Mapping[int, str]]]
+
+# A node notices within twice its session's length that the coordinator was wiped.
+_NOTICED_AFTER_SESSIONS: Final = 2
+
 
 class Leader:
     """Plans while its node leads. `max_moves` bounds the shards that one plan moves for balance alone.
 
-    `clock` is the cluster's (UTC), the same for every node that may lead: pins end by it.
+    `clock` is the cluster's (UTC), the same for every node that may lead: pins end by it. `last_owners` returns shard
+    to node as the fences have it: what a plan begins with that replaces one which is gone, as after the coordinator's
+    data were lost under a running cluster.
     """
 
     def __init__(
@@ -34,6 +42,7 @@ class Leader:
         max_moves: int,
         emit: Callable[[ManagerEvent], None],
         clock: Callable[[], datetime],
+        last_owners: LastOwners | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._node = node
@@ -42,6 +51,7 @@ class Leader:
         self._max_moves = max_moves
         self._emit = emit
         self._clock = clock
+        self._last_owners = last_owners
         self._pacing: Pacing | None = None
         self.orders = OrderQueue()
         """Orders that came in and wait for the next round."""
@@ -61,6 +71,9 @@ class Leader:
         if self._pacing is None:
             self.new_session(now_s)
             assert self._pacing is not None
+        read = view
+        if view.plan is None and view.leader == self._node:
+            view = await self._recall(self._pacing, view, now_s)
         pace = self._pacing.pace(view.members, view.plan, now_s)
         if view.leader != self._node:
             self.orders.refuse(NotLeader(self._node, view.leader))
@@ -74,9 +87,18 @@ class Leader:
         except (NotLeader, PlanConflict) as overtaken:
             logger.info("plan not written", extra={"node": self._node, "error": str(overtaken)})
             self._coordinator.wake()
-            return view
+            return read
         await self._end_evicted(view)
         return view
+
+    async def _recall(self, pacing: Pacing, view: View, now_s: float) -> View:
+        """Begin with what the fences say. Their owners may not know yet that the plan is gone, and serve on."""
+        owners = await self._last_owners() if self._last_owners is not None else {}
+        owners = {shard: node for shard, node in owners.items() if shard < self._shards}
+        if not owners:
+            return view
+        pacing.distrust(now_s + _NOTICED_AFTER_SESSIONS * self._timings.session_ttl.total_seconds())
+        return replace(view, plan=Plan(version=0, shards=self._shards, owners=owners))
 
     async def _obey(self, pacing: Pacing, view: View, pace: Pace, now_s: float) -> View:
         """Carry out the orders that wait, one after the other; whoever gave one is told once it is in the plan."""
@@ -153,7 +175,10 @@ class Leader:
     async def _write(self, pacing: Pacing, view: View, planned: Planned, now_s: float) -> View:
         """Raises `NotLeader` or `PlanConflict`."""
         if not planned.changed:
-            return view
+            if planned.plan.version:
+                return view
+            recalled = replace(planned.plan, version=1, leader=self._node, reason="the plan was gone: owners recalled")
+            planned = replace(planned, plan=recalled)
         await self._coordinator.write_plan(planned.plan)
         if any(move.cause is MoveCause.BALANCE for move in planned.moves):
             pacing.moved(now_s)

@@ -36,7 +36,7 @@ from shard_manager.events import (
 from shard_manager.handover import Handover
 from shard_manager.host import ShardHost
 from shard_manager.host_calls import HostCalls
-from shard_manager.leader import Leader
+from shard_manager.leader import LastOwners, Leader
 from shard_manager.orders import Orders
 from shard_manager.shard_table import ShardTable
 from shard_manager.status import ClusterWatch, ManagerStatus
@@ -57,7 +57,7 @@ class ShardManager:
     `observer` is called for every `ManagerEvent`, synchronously; it must be quick, and what it raises is logged.
     `max_moves` bounds the shards moved for balance in one plan, by default a tenth of all. `draw` spreads the pauses
     after failures, by default at random; a simulation passes a seeded one. `clock` tells the cluster's time in UTC, by
-    default the system's; pins end by it, so all nodes should have the same.
+    default the system's; pins end by it, so all nodes should have the same. `last_owners` see `Leader`.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class ShardManager:
         max_moves: int | None = None,
         draw: random.Random | None = None,
         clock: Callable[[], datetime] | None = None,
+        last_owners: LastOwners | None = None,
     ) -> None:
         if not 1 <= shards <= MAX_SHARDS:
             raise InvalidSetting("shards", shards, f"must be 1 to {MAX_SHARDS}")
@@ -97,7 +98,9 @@ class ShardManager:
         if max_moves is None:
             max_moves = -(-shards // _MAX_MOVES_SHARE)
         self._clock = clock if clock is not None else _system_time
-        self._leader = Leader(coordinator, member.node, shards, self._timings, max_moves, self._emit, self._clock)
+        self._leader = Leader(
+            coordinator, member.node, shards, self._timings, max_moves, self._emit, self._clock, last_owners
+        )
         notice = timedelta(0) if coordinator.tells_at_once else self._timings.poll + self._timings.handoff_poll
         self._handover = Handover(member.node, notice)
         self._watch = ClusterWatch()

@@ -65,6 +65,10 @@ class Pacing:
         until_s = since_s + self._guard_s if len(near) > 1 else since_s
         return max(until_s, self._trusted_from_s, self._hold_until_s.get(node, until_s))
 
+    def distrust(self, until_s: float) -> None:
+        """Whoever is missing until then is not taken for dead yet."""
+        self._trusted_from_s = max(self._trusted_from_s, until_s)
+
     def moved(self, now_s: float) -> None:
         """Shards were moved: let that settle before the next round for balance."""
         self._still_since_s = now_s

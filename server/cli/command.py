@@ -94,6 +94,10 @@ def _dev(
         Path | None, typer.Option(metavar="DIR", help="Everything is kept here. [default: .shardwheel]")
     ] = None,
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="gRPC port; 0 takes a free one.")] = 7400,
+    http_port: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, max=65535, help="HTTP port; 0 takes a free one. [default: 7480]"),
+    ] = None,
     postgres_port: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, max=65535, help="Port of PostgreSQL. [default: a free one, kept]"),
@@ -112,7 +116,14 @@ def _dev(
     from server.cli.dev import dev
 
     with told_to_people():
-        dev(data_dir=data_dir, port=port, postgres_port=postgres_port, log_format=log_format, log_level=log_level)
+        dev(
+            data_dir=data_dir,
+            port=port,
+            http_port=http_port,
+            postgres_port=postgres_port,
+            log_format=log_format,
+            log_level=log_level,
+        )
 
 
 @app.command("demo")

@@ -14,7 +14,7 @@ from server.cli.failure import CommandFailed
 from server.cli.next_steps import next_steps
 from server.cli.running import check_listen, explained, run_loop, run_node, say, stop_signals, unless_asked_to_stop
 from server.cli.version import installed_version
-from server.config import PREFIX, NodeConfig, load_config
+from server.config import OFF, PREFIX, NodeConfig, load_config
 from server.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from server.embedded.folder import ServerFolder
 from server.embedded.port import LOOPBACK
@@ -30,12 +30,19 @@ log = logging.getLogger(__name__)
 
 
 def dev(
-    *, data_dir: Path | None, port: int, postgres_port: int | None, log_format: str | None, log_level: str | None
+    *,
+    data_dir: Path | None,
+    port: int,
+    http_port: int | None,
+    postgres_port: int | None,
+    log_format: str | None,
+    log_level: str | None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. Raises `CommandFailed` or `InvalidInput` if that cannot be."""
     flags = {
         "node": "dev",
         "listen": f"{LOOPBACK}:{port}",
+        "http_listen": None if http_port is None else f"{LOOPBACK}:{http_port}",
         "data_dir": data_dir,
         "log_format": log_format,
         "log_level": log_level,
@@ -49,6 +56,8 @@ def dev(
     configure_logging(config.log_format, config.log_level)
     # Before PostgreSQL is started for nothing.
     check_listen(config.listen, flag="--port")
+    if config.http_listen != OFF:
+        check_listen(config.http_listen, flag="--http-port")
     run_loop(_dev(config, postgres_port))
 
 
@@ -68,7 +77,7 @@ async def _serve(config: NodeConfig, server: EmbeddedPostgres, asked: asyncio.Ev
     with explained(config):
         await unless_asked_to_stop(migrate(config.database), asked)
     if not asked.is_set():
-        await run_node(config, asked, started=lambda node: say(next_steps(node.address, server)))
+        await run_node(config, asked, started=lambda node: say(next_steps(node.address, node.http.address, server)))
 
 
 @asynccontextmanager

@@ -11,15 +11,17 @@ from server.embedded import EmbeddedPostgres
 _DEFAULT_ADDRESS = "127.0.0.1:7400"
 
 
-def next_steps(address: str, server: EmbeddedPostgres) -> str:
-    """Return the text."""
+def next_steps(address: str, http_address: str, server: EmbeddedPostgres) -> str:
+    """Return the text; `http_address` is empty if there is no HTTP port."""
     before = "" if address == _DEFAULT_ADDRESS else f"SHARDWHEEL_ADDRESS={address} "
     folder = shlex.quote(str(server.data_dir))
     shardctl = before + _program("shardctl")
+    http = f"http://{http_address}/readyz, /healthz, /metrics" if http_address else "off"
     return f"""
 shardwheel {installed_version()} is ready; Ctrl-C stops it, the data stay
 
   gRPC         {address}
+  HTTP         {http}
   PostgreSQL   PGPASSWORD="$(cat {folder}/password)" psql -h 127.0.0.1 -p {server.port} -U shardwheel shardwheel
 
 Next, in other terminals: a worker, a job for it, and a look at the cluster

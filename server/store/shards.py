@@ -61,6 +61,9 @@ UPDATE shards s SET owner = NULL, owner_incarnation = NULL FROM mine WHERE s.sha
 LIST: Final = "SELECT shard, epoch, owner, owner_incarnation, acquired_at FROM shards ORDER BY shard"
 
 
+LAST_OWNERS: Final = "SELECT shard, owner FROM shards WHERE owner IS NOT NULL"
+
+
 @dataclass(frozen=True, slots=True)
 class ShardRow:
     """One shard as the database knows it."""
@@ -138,6 +141,11 @@ async def release(database: Database, epochs: Sequence[tuple[int, int]], incarna
     """Clear the owner of each (shard, epoch) that this node still owns at that epoch."""
     shards, numbers = Int4Array([shard for shard, _ in epochs]), Int8Array([epoch for _, epoch in epochs])
     await database.run(RELEASE, (shards, numbers, incarnation))
+
+
+async def last_owners(database: Database) -> dict[int, str]:
+    """Return shard to node of all shards that somebody has fenced in and not released since."""
+    return dict(await database.run(LAST_OWNERS))
 
 
 async def list_shards(database: Database) -> list[ShardRow]:

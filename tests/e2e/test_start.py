@@ -41,7 +41,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture
 def place(zookeeper: str) -> str:
     """Servers, and a path that nobody else uses."""
-    return f"{zookeeper}/start-{os.getpid()}/{next(_paths)}"
+    return f"{zookeeper}/start-{os.getpid()}-{next(_paths)}"
 
 
 class Node:
@@ -69,6 +69,7 @@ class Node:
     @contextmanager
     def running(self) -> Iterator[RunningCommand]:
         with running(*self.arguments, folder=self.folder) as command:
+            self._command = command
             yield command
 
     def get(self, path: str) -> tuple[int, str]:
@@ -112,7 +113,11 @@ class Node:
         assert not self.serves()
 
     def becomes_ready(self) -> None:
-        wait_until(lambda: self.is_ready() and self.serves(), timeout_s=90, what="readiness")
+        def ready() -> bool:
+            assert self._command.process.poll() is None, f"has ended: {self._command.err}"
+            return self.is_ready() and self.serves()
+
+        wait_until(ready, timeout_s=90, what="readiness")
 
 
 def owned(database: str) -> int:
