@@ -57,8 +57,9 @@ SELECT (SELECT id FROM admitted), v.refused, v.open, ARRAY(SELECT id FROM supers
 
 # A lease reaches from when the worker was heard, not from when that is written down. It is written once a third of it
 # has passed, about every five seconds, or when something has to be set right: a doubt, or a lease that was last written
-# some time before the worker fell silent. A lease that ran out is renewed as well, as long as the row is not ended.
-# That is asked in a form which fits no partial index: the planner has to go by the ids, not through all live workers.
+# some time before the worker fell silent, or by a clock that has gone back since. A lease that ran out is renewed as
+# well, as long as the row is not ended. That is asked in a form which fits no partial index: the planner has to go by
+# the ids, not through all live workers.
 RENEW: Final = """
 WITH given AS MATERIALIZED (
     SELECT u.id, now() - u.age * interval '1 millisecond' AS heard_at, u.age > %s::int8 AS quiet
@@ -69,10 +70,13 @@ due AS (
     WHERE COALESCE(w.ended_at, 'infinity') = 'infinity'
       AND (w.doubted_at IS NOT NULL OR w.lost_at < g.heard_at
            OR w.lease_until < g.heard_at + %s::int8 * interval '1 millisecond' * 2 / 3
+           OR w.lease_until > now() + %s::int8 * interval '1 millisecond' * 2
            OR (g.quiet AND w.lease_until < g.heard_at + (%s::int8 - 250) * interval '1 millisecond'))
     ORDER BY w.id FOR UPDATE OF w),
 renewed AS (
-    UPDATE workers w SET lease_until = GREATEST(w.lease_until, due.until), doubted_at = NULL,
+    UPDATE workers w SET doubted_at = NULL,
+        lease_until = CASE WHEN w.lease_until > now() + %s::int8 * interval '1 millisecond' * 2 THEN due.until
+                           ELSE GREATEST(w.lease_until, due.until) END,
         lost_at = CASE WHEN w.lost_at < due.heard_at THEN NULL ELSE w.lost_at END
     FROM due WHERE w.id = due.id)
 SELECT now(), ARRAY(SELECT g.id FROM given g JOIN workers w ON w.id = g.id WHERE w.ended_at IS NOT NULL)
@@ -156,7 +160,7 @@ async def renew(database: Database, heard: Mapping[int, timedelta], lease: timed
     """Renew the leases that need it, of workers that were `heard` so long ago; one is falling silent after `quiet`."""
     span = milliseconds(lease)
     ages = Int8Array([milliseconds(age) for age in heard.values()])
-    params = (milliseconds(quiet), Int8Array(list(heard)), ages, span, span, span)
+    params = (milliseconds(quiet), Int8Array(list(heard)), ages, span, span, span, span, span)
     [(now, ended)] = await database.run(RENEW, params)
     return Renewal(now, ended)
 

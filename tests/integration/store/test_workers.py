@@ -141,6 +141,14 @@ async def test_a_lease_reaches_from_when_the_worker_was_heard(store: Bench) -> N
     assert await lease_of(store, worker) == renewal.now + timedelta(seconds=14)
 
 
+async def test_a_lease_from_before_the_clock_went_back_is_set_right(store: Bench) -> None:
+    """It would outlive a worker that falls silent by as much as the clock went back."""
+    worker_id = await register(store, "w", 1)
+    await store.sql("UPDATE workers SET lease_until = lease_until + interval '5 min' WHERE id = %s", worker_id)
+    await renew(store, worker_id)
+    assert LEASE - timedelta(seconds=2) < await left(store, worker_id) <= LEASE
+
+
 async def test_renewal_without_workers_reads_the_clock(store: Bench) -> None:
     before = await store.now()
     assert before <= (await renew(store)).now <= await store.now()
