@@ -19,6 +19,8 @@ class Protection(Enum):
     FULL_LEASE_AFTER_OUTAGE = "no lease is taken for over until renewals have worked for a full lease"
     AS_OF_RENEWAL = "a lease counts as over only if it was so at this node's latest renewal"
     OWN_EARS = "an owner never reaps a worker that it hears"
+    DOUBT_TAKEN_OUT = "a node that hears a worker takes other nodes' doubts out"
+    DOUBT_STANDS = "a worker is given up only if a doubt stood in its row for the whole grace"
     FIRE_NEXT = "a firing compares the schedule's next time"
     FIRE_VERSION = "a firing compares the schedule's version"
     FIRE_PAUSED = "a firing checks that the schedule is not paused"

@@ -12,6 +12,7 @@ import pytest
 from tests.model.attempts import Attempts
 from tests.model.checker import Model, Violation, explore
 from tests.model.credit import Credit
+from tests.model.doubt import Doubt
 from tests.model.fencing import Fencing
 from tests.model.firing import Firing
 from tests.model.protections import Protection
@@ -29,18 +30,20 @@ MODELS: Final[dict[str, Callable[[Collection[Protection]], Model[Any]]]] = {
     "takeover": Takeover,
     "silence": Silence,
     "silence, heard by the owner": _heard_by_the_owner,
+    "doubt": Doubt,
     "firing": Firing,
     "credit": Credit,
 }
 MIN_STATES: Final = {
     "fencing": 5000, "attempts": 10_000, "takeover": 1000, "silence": 50, "silence, heard by the owner": 100,
-    "firing": 500, "credit": 5000,
+    "doubt": 300, "firing": 500, "credit": 5000,
 }  # fmt: skip
 
 RUNS_GIVEN_BACK: Final = "an attempt runs that was given back"
 TWO_RUN: Final = "two attempts run on workers with a lease"
 TAKEN_FOR_DEAD: Final = "a worker that lives is taken for dead"
 TOO_MANY: Final = "more attempts run than the worker has slots"
+HEARD_AND_LOST: Final = "a worker is given up that a node hears"
 FENCED_OUT: Final = "a stalled node fences out a newer lease"
 
 # Of each protection: the model that needs it, what goes wrong without, and the last steps on the way there.
@@ -75,6 +78,10 @@ NEEDED: Final[dict[Protection, tuple[str, str, tuple[str, ...]]]] = {
     Protection.FULL_LEASE_AFTER_OUTAGE: ("silence", TAKEN_FOR_DEAD, ("owner renews", "reap")),
     Protection.AS_OF_RENEWAL: ("silence", TAKEN_FOR_DEAD, ("jump", "reap")),
     Protection.OWN_EARS: ("silence, heard by the owner", TAKEN_FOR_DEAD, ("falls silent", "is heard again", "reap")),
+    Protection.DOUBT_TAKEN_OUT: (
+        "doubt", HEARD_AND_LOST, ("break 0", "note 0", "renew 1", "give up 0"),
+    ),
+    Protection.DOUBT_STANDS: ("doubt", HEARD_AND_LOST, ("break 0", "renew 1", "give up 0")),
     Protection.FIRE_NEXT: ("firing", "a time is fired twice", ("read 0", "read 1", "fire 1 by node 0")),
     Protection.FIRE_VERSION: (
         "firing", "a schedule fires by a definition that has changed", ("read 0", "fire 1 by node 0"),
