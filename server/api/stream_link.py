@@ -90,6 +90,10 @@ class StreamLink:
         demands = [pb.HandlerDemand(handler=self._handler_names(one), waiting=count) for one, count in waiting]
         self.send(pb.SessionResponse(demand=pb.Demand(demands=demands)))
 
+    def send_credit_ack(self, sequence: int) -> None:
+        """See `WorkerLink`."""
+        self.send(pb.SessionResponse(credit_ack=pb.CreditAck(sequence=sequence)))
+
     def send_drain(self, grace: timedelta) -> None:
         """See `WorkerLink`."""
         self.send(pb.SessionResponse(drain=pb.Drain(grace=duration(grace))))

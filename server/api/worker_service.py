@@ -198,8 +198,7 @@ class WorkerService(WorkerServiceServicer):
                 credits = request.credit.credits
                 slots = {one.handler: min(max(0, one.slots), MAX_SLOTS) for one in credits}
                 known = {by_name[name]: count for name, count in slots.items() if name in by_name}
-                self._engine.credit(session, known)
-                link.send(pb.SessionResponse(credit_ack=pb.CreditAck(sequence=request.credit.sequence)))
+                self._engine.credit(session, request.credit.sequence, known)
             case "heartbeat":
                 link.send(pb.SessionResponse(heartbeat_ack=pb.HeartbeatAck(sequence=request.heartbeat.sequence)))
                 await self._progress(request.heartbeat)

@@ -278,14 +278,18 @@ class Claimer:
             by_pair.setdefault((job.job_id & 0xFFF, job.handler_id), []).append(job)
         cut = sum(len(job.payload) for job in result.jobs) >= CUT_BYTES
         outgoing: dict[WorkerSession, list[ClaimedJob]] = {}
+        unfilled: list[tuple[int, list[WorkerSession]]] = []
         for part in parts:
             jobs = by_pair.get((part.shard, part.handler_id), [])
             self._note(part, jobs, result, cut)
-            self._bind(part, jobs, outgoing)
+            unfilled.append((part.handler_id, self._bind(part, jobs, outgoing)))
             self._demand.served(part.handler_id, len(jobs))
         for session, jobs in outgoing.items():
             if not session.link.send_jobs(jobs):
                 self._undelivered([job.ref for job in jobs])
+            session.settle()
+        for handler_id, sessions in unfilled:
+            self._slots.release(handler_id, sessions)
 
     def _note(self, part: Part, jobs: list[ClaimedJob], result: ClaimResult, cut: bool) -> None:
         if part.shard not in self._ownership.epochs or result.now is None:
@@ -294,7 +298,10 @@ class Claimer:
         progress = bool(jobs) or bool(result.parked)
         self._index.claimed(part.shard, part.handler_id, part.take, due, cut=cut, now=result.now, progress=progress)
 
-    def _bind(self, part: Part, jobs: list[ClaimedJob], outgoing: dict[WorkerSession, list[ClaimedJob]]) -> None:
+    def _bind(
+        self, part: Part, jobs: list[ClaimedJob], outgoing: dict[WorkerSession, list[ClaimedJob]]
+    ) -> list[WorkerSession]:
+        """Bind the jobs of a part to its slots; return the slots that are left."""
         free: dict[int, list[WorkerSession]] = {}
         for session in part.sessions:
             free.setdefault(session.worker_id, []).append(session)
@@ -314,5 +321,4 @@ class Claimer:
             self._registry.add(entry)
             self._deadlines.watch(entry)
             outgoing.setdefault(session, []).append(job)
-        for sessions in free.values():
-            self._slots.release(part.handler_id, sessions)
+        return [session for sessions in free.values() for session in sessions]

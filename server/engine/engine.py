@@ -232,9 +232,9 @@ class Engine:
         self.completer.submit(session, results)
         self.claimer.wake()
 
-    def credit(self, session: WorkerSession, credits: Mapping[int, int]) -> None:
+    def credit(self, session: WorkerSession, sequence: int, credits: Mapping[int, int]) -> None:
         """Take in a session's credit by handler id."""
-        session.credit.update(credits)
+        session.grant(sequence, credits)
         self.claimer.wake()
 
     def link_full(self, session: WorkerSession, full: bool) -> None:

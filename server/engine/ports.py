@@ -193,6 +193,9 @@ class WorkerLink(Protocol):
     def send_demand(self, waiting: Sequence[tuple[int, int]]) -> None:
         """Tell how many jobs wait, by handler id."""
 
+    def send_credit_ack(self, sequence: int) -> None:
+        """Tell that a credit is kept to from now on."""
+
     def send_drain(self, grace: timedelta) -> None:
         """Tell that this node is about to stop."""
 

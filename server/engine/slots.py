@@ -3,7 +3,8 @@
 Credit is absolute: a worker grants this node a number of slots per handler, and the node never has more attempts of the
 handler outstanding on that session. A slot is reserved before a claim, bound to the job by the claim, and free again
 when the worker's result arrives. Only what was handed out on the session counts: what the worker runs besides, from
-other nodes or an older session, it has taken into account itself, in the credit that it grants.
+other nodes or an older session, it has taken into account itself, in the credit that it grants. A smaller credit is
+acknowledged only when no slot beyond it is reserved any more: the worker gives it to another node at once.
 """
 
 import time
@@ -30,6 +31,10 @@ class WorkerSession:
     """Attempts handed out on it and not yet reported back, with their handler."""
     used: dict[int, int] = field(default_factory=dict)
     """Reserved slots and outstanding attempts by handler."""
+    reserved: dict[int, int] = field(default_factory=dict)
+    """Those of them that are reserved and not bound to a job yet."""
+    unacked: int | None = None
+    """Sequence of the latest credit that is not acknowledged."""
     heard_at: float = field(default_factory=time.monotonic)
     full: bool = False
     """Whether what was handed out piles up on the stream, so that nothing more should be."""
@@ -40,6 +45,20 @@ class WorkerSession:
         if self.full:
             return 0
         return max(0, self.credit.get(handler_id, 0) - self.used.get(handler_id, 0))
+
+    def grant(self, sequence: int, credits: Mapping[int, int]) -> None:
+        """Take in a credit, and acknowledge it as soon as it is kept to."""
+        self.credit.update(credits)
+        self.unacked = sequence
+        self.settle()
+
+    def settle(self) -> None:
+        """Acknowledge the latest credit if it is kept to: whatever goes beyond it has been sent before this."""
+        if self.unacked is None:
+            return
+        if all(not count or self.used[one] <= self.credit.get(one, 0) for one, count in self.reserved.items()):
+            self.link.send_credit_ack(self.unacked)
+            self.unacked = None
 
 
 class SlotBook:
@@ -126,18 +145,22 @@ class SlotBook:
                 grant = min(free, share, count - len(taken))
                 taken.extend([session] * grant)
                 session.used[handler_id] = session.used.get(handler_id, 0) + grant
+                session.reserved[handler_id] = session.reserved.get(handler_id, 0) + grant
                 if free > grant:
                     left.append((free - grant, session))
             room = left
         return taken
 
     def release(self, handler_id: int, sessions: Iterable[WorkerSession]) -> None:
-        """Give reserved slots back."""
+        """Give reserved slots back. Jobs that were bound to others have to have been sent."""
         for session in sessions:
             session.used[handler_id] -= 1
+            session.reserved[handler_id] -= 1
+            session.settle()
 
     def hand_over(self, session: WorkerSession, handler_id: int, ref: AttemptRef) -> None:
-        """Turn a reserved slot into an outstanding attempt."""
+        """Turn a reserved slot into an outstanding attempt; `settle` the session when the job has been sent."""
+        session.reserved[handler_id] -= 1
         session.outstanding[ref] = handler_id
 
     def returned(self, worker_id: int, ref: AttemptRef) -> None:

@@ -78,6 +78,9 @@ class ScriptedWorker:
     def send_demand(self, waiting: Sequence[tuple[int, int]]) -> None:
         pass
 
+    def send_credit_ack(self, sequence: int) -> None:
+        pass
+
     def send_drain(self, grace: timedelta) -> None:
         pass
 
@@ -138,5 +141,5 @@ async def connect(
     worker_id = await engine.liveness.admit(NAMESPACE, name, incarnation, "test", {})
     worker.session = WorkerSession(next(_SESSIONS), worker_id, name, NAMESPACE, worker, slots)
     await engine.attach(worker.session, list(running), [])
-    engine.credit(worker.session, slots)
+    engine.credit(worker.session, 1, slots)
     return worker

@@ -21,7 +21,10 @@ HANDLERS = (1, 2)
 
 
 class NoLink:
-    """A link that nothing is sent on."""
+    """A link that nothing is sent on; it remembers acknowledged credits."""
+
+    def __init__(self) -> None:
+        self.acked: list[int] = []
 
     def send_jobs(self, jobs: Sequence[ClaimedJob]) -> bool:
         return False
@@ -32,6 +35,9 @@ class NoLink:
     def send_audit(self, request_id: int, refs: Sequence[AttemptRef]) -> None: ...
     def send_demand(self, waiting: Sequence[tuple[int, int]]) -> None: ...
     def send_drain(self, grace: timedelta) -> None: ...
+    def send_credit_ack(self, sequence: int) -> None:
+        self.acked.append(sequence)
+
     def close(self) -> None: ...
 
 
@@ -99,6 +105,40 @@ def test_credit_that_shrinks_takes_no_slot_back_and_gives_none_out() -> None:
     for number in range(3):
         book.returned(1, AttemptRef(number, 1))
     assert book.free(1) == 1
+
+
+def test_a_smaller_credit_is_acknowledged_when_nothing_beyond_it_is_reserved() -> None:
+    """A claim that is under way may still bring jobs for what is reserved; the worker must not give that away."""
+    book, link = SlotBook(silence_s=60), NoLink()
+    worker = WorkerSession(1, 1, "w", 1, link, {1: 9, 2: 9})
+    book.attach(worker)
+    worker.grant(1, {1: 4, 2: 1})
+    assert link.acked == [1]
+    taken = book.reserve(1, 3)
+    worker.grant(2, {1: 3})
+    assert link.acked == [1, 2]
+    worker.grant(3, {1: 1, 2: 5})
+    book.hand_over(taken[0], 1, AttemptRef(1, 1))
+    book.release(1, taken[1:2])
+    assert link.acked == [1, 2]
+    # One more job is bound; it has to be sent before the acknowledgement.
+    book.hand_over(taken[2], 1, AttemptRef(2, 1))
+    assert link.acked == [1, 2]
+    worker.settle()
+    assert link.acked == [1, 2, 3]
+    worker.settle()
+    assert link.acked == [1, 2, 3]
+
+
+def test_a_credit_that_grows_again_needs_no_wait() -> None:
+    book, link = SlotBook(silence_s=60), NoLink()
+    worker = WorkerSession(1, 1, "w", 1, link, {1: 9})
+    book.attach(worker)
+    worker.grant(1, {1: 3})
+    book.reserve(1, 3)
+    worker.grant(2, {1: 0})
+    worker.grant(3, {1: 3})
+    assert link.acked == [1, 3]
 
 
 def test_what_came_on_an_older_session_does_not_use_the_credit_of_a_new_one() -> None:
@@ -217,7 +257,8 @@ class NeverOverCredit(RuleBasedStateMachine):
     def credit(self, worker: int, handler: int, amount: int) -> None:
         one = self.book.of_worker(worker)
         if one is not None:
-            one.credit[handler] = amount
+            self.numbers += 1
+            one.grant(self.numbers, {handler: amount})
             self.allow(one, handler, one.used.get(handler, 0))
 
     @rule(handler=handlers, amount=st.integers(0, 8))
@@ -263,6 +304,9 @@ class NeverOverCredit(RuleBasedStateMachine):
                 used = one.used.get(handler, 0)
                 assert used == reserved + given <= self.over[one, handler]
                 assert one.free(handler) == max(0, one.credit.get(handler, 0) - used)
+                assert one.reserved.get(handler, 0) == reserved
+                if reserved and one.unacked is None:
+                    assert used <= one.credit[handler]
                 assert sum(1 for kind in one.outstanding.values() if kind == handler) == given
 
 
