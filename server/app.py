@@ -212,7 +212,7 @@ class Node:
         self.address = f"{config.listen.rpartition(':')[0]}:{port}"
         self.manager = self._shard_manager()
         self.engine.ownership.on_fenced = self.manager.fenced
-        self.metrics.registry.register(EngineCollector(self.engine, self.database.pools))
+        self.metrics.registry.register(EngineCollector(self.engine, self.database.pools, self.peers.news_counts))
         sampler = LoadSampler(self.database, max(self._partition_of) + 1)
         load = LoadMetrics(sampler, lambda: self.cluster.leader() == config.node)
         self.metrics.registry.register(load)

@@ -9,6 +9,8 @@ from shard_manager.events import (
     FenceRefusal,
     LeaderChanged,
     ManagerEvent,
+    NodeEvicted,
+    OrderObeyed,
     PlanWritten,
     SessionEnded,
     SessionOpened,
@@ -56,6 +58,10 @@ class ManagerObserver:
             case PlanWritten():
                 metrics.plans_written.inc()
                 metrics.planned_moves.inc(event.moves)
+            case OrderObeyed():
+                metrics.orders.inc()
+            case NodeEvicted():
+                metrics.evictions.inc()
             case TroubleBegan():
                 self._troubles[event.doing] = event.error
                 metrics.troubles.labels(event.doing).inc()

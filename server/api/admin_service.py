@@ -1,7 +1,5 @@
 """AdminService: looking at and steering the cluster."""
 
-import asyncio
-import time
 from collections.abc import Awaitable, Sequence
 from typing import Final, TypeAlias, TypeVar
 
@@ -24,7 +22,8 @@ from server.api.validation import (
 from server.store import shards, workers
 from server.store.catalog import Catalog, Handler, Namespace
 from server.store.database import Database
-from server.store.status import MAX_COUNTED, LoadSample, sample_load
+from server.store.load_sampler import LoadSampler
+from server.store.status import MAX_COUNTED, LoadSample
 from server.store.workers import WorkerRow
 from shardwheel.v1 import admin_service_pb2 as pb
 from shardwheel.v1.admin_service_pb2_grpc import AdminServiceServicer
@@ -56,9 +55,7 @@ class AdminService(AdminServiceServicer):
         self._engine = engine
         self._answering = answering
         self._orders = orders
-        self._sampling = asyncio.Lock()
-        self._sample: LoadSample | None = None
-        self._sampled_at = 0.0
+        self._sampler = LoadSampler(database, max(partition_of) + 1)
 
     async def GetStatus(
         self, request: pb.GetStatusRequest, context: "Context[pb.GetStatusRequest, pb.GetStatusResponse]"
@@ -197,14 +194,7 @@ class AdminService(AdminServiceServicer):
         )
 
     async def _load(self) -> LoadSample:
-        asked_at = time.monotonic()
-        async with self._sampling:
-            # Whoever waited for the lock takes the sample that was begun after it had asked.
-            if self._sample is None or self._sampled_at < asked_at - SAMPLE_LIFE_S:
-                begun = time.monotonic()
-                self._sample = await sample_load(self._database, max(self._partition_of) + 1)
-                self._sampled_at = begun
-            return self._sample
+        return await self._sampler.sample(SAMPLE_LIFE_S)
 
 
 def _worker(row: WorkerRow, load: LoadSample) -> pb.Worker:

@@ -19,11 +19,20 @@ _REAPED: Final = {
 
 
 class EngineCollector(Collector):
-    """Reads the engine of a node. `pools` returns the load of the connection pools by name."""
+    """Reads the engine of a node.
 
-    def __init__(self, engine: Engine, pools: Callable[[], Mapping[str, PoolLoad]]) -> None:
+    `pools` returns the load of the connection pools by name, `news` what other nodes were told and what was dropped.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        pools: Callable[[], Mapping[str, PoolLoad]],
+        news: Callable[[], tuple[int, int]],
+    ) -> None:
         self._engine = engine
         self._pools = pools
+        self._news = news
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
@@ -32,6 +41,11 @@ class EngineCollector(Collector):
         yield from self._firings()
         yield from self._workers()
         yield from self._database()
+        told, dropped = self._news()
+        yield _by(
+            "shardwheel_peer_news", "Nudges and notices for other nodes, by what became of them.", "fate",
+            {"told": told, "dropped": dropped},
+        )  # fmt: skip
 
     def _ownership(self) -> Iterator[Metric]:
         epochs = self._engine.ownership.epochs

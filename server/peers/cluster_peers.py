@@ -34,6 +34,11 @@ class ClusterPeers:
         self._closed = False
         self.watched: Callable[[Sequence[int]], None] = lambda job_ids: None
 
+    def news_counts(self) -> tuple[int, int]:
+        """Return how many pieces of news other nodes have taken, and how many were dropped."""
+        outboxes = self._outboxes.values()
+        return sum(one.sent for one in outboxes), sum(one.dropped for one in outboxes)
+
     def tell_owner(self, shard: int, news: News) -> None:
         """Tell the node that should serve a shard, unless it is this one."""
         owner = self._owner_of(shard)

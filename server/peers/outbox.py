@@ -38,6 +38,7 @@ class Outbox:
         self._waiting: deque[News] = deque()
         self._task: asyncio.Task[None] | None = None
         self._backoff = Backoff()
+        self.sent = 0
         self.dropped = 0
 
     def put(self, news: News) -> None:
@@ -79,6 +80,7 @@ class Outbox:
         except Exception as error:
             self._failed(str(error), error)
         else:
+            self.sent += len(batch)
             self._backoff.reset()
             return None
         self.dropped += len(batch)
