@@ -15,6 +15,7 @@ from typing import Any, LiteralString, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import namedtuple_row, tuple_row
 from psycopg.sql import SQL, Identifier
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
@@ -203,7 +204,7 @@ class Database:
 
 def _pool(dsn: str, name: str, size: int) -> Pool:
     return AsyncConnectionPool(
-        dsn,
+        _writable(dsn),
         min_size=size,
         max_size=size,
         open=False,
@@ -226,6 +227,12 @@ def _pool(dsn: str, name: str, size: int) -> Pool:
     )
 
 
+def _writable(dsn: str) -> str:
+    """Return the URI so that of several hosts the one is taken that can be written to, unless it says otherwise."""
+    given = conninfo_to_dict(dsn)
+    return dsn if "target_session_attrs" in given else make_conninfo(dsn, target_session_attrs="read-write")
+
+
 async def _try_again(pool: Pool) -> None:
     """Let a pool that has given a connection up begin anew, for ever: about once a second while it has none."""
     await pool.check()
@@ -241,7 +248,12 @@ async def _borrowed(pool: Pool, timeout: float) -> AsyncIterator[Connection]:
     while True:
         async with pool.connection(timeout=timeout) as connection:
             if await _lives(connection):
-                yield connection
+                try:
+                    yield connection
+                except psycopg.errors.ReadOnlySqlTransaction:
+                    # It leads to a standby, as after a failover: the next one may lead to the primary.
+                    await connection.close()
+                    raise
                 return
 
 
@@ -271,7 +283,9 @@ async def single_connection(dsn: str, *, timeout: float = 10.0) -> AsyncIterator
     Raises `Unavailable`, `AccessDenied` if a later try cannot go better either.
     """
     try:
-        connection = await AsyncConnection.connect(dsn, autocommit=True, connect_timeout=max(2, int(timeout)))
+        connection = await AsyncConnection.connect(
+            _writable(dsn), autocommit=True, connect_timeout=max(2, int(timeout))
+        )
     except psycopg.Error as error:
         # The URI itself is wrong if nobody was asked.
         denied = isinstance(error, psycopg.ProgrammingError) or _DENIED.search(str(error))
