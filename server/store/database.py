@@ -113,17 +113,32 @@ class Database:
     """
 
     def __init__(self, dsn: str, *, hot_connections: int = 8, api_connections: int = 6) -> None:
-        self._hot = _pool(dsn, "hot", hot_connections)
-        self._api = _pool(dsn, "api", api_connections)
+        self._dsn = dsn
+        self._sizes = {"hot": hot_connections, "api": api_connections}
+        self._make_pools()
 
     async def open(self, *, timeout: float = 10.0) -> None:
-        """Open the pools; raises Unavailable if the database does not answer within `timeout` seconds."""
-        for pool in (self._hot, self._api):
+        """Open the pools; raises Unavailable if the database does not answer within `timeout` seconds.
+
+        It may be tried again then.
+        """
+        pools = (self._hot, self._api)
+        for pool in pools:
             await pool.open()
-        try:
-            await asyncio.gather(self._hot.wait(timeout), self._api.wait(timeout))
-        except PoolTimeout as error:
-            raise Unavailable(f"the database did not answer within {timeout:g} s: {error}") from error
+        ends = await asyncio.gather(*(pool.wait(timeout) for pool in pools), return_exceptions=True)
+        failures = [end for end in ends if isinstance(end, BaseException)]
+        if not failures:
+            return
+        # A pool that was waited for in vain is closed for good.
+        await self.close()
+        self._make_pools()
+        if isinstance(failures[0], PoolTimeout):
+            raise Unavailable(f"the database did not answer within {timeout:g} s: {failures[0]}") from failures[0]
+        raise failures[0]
+
+    def _make_pools(self) -> None:
+        self._hot = _pool(self._dsn, "hot", self._sizes["hot"])
+        self._api = _pool(self._dsn, "api", self._sizes["api"])
 
     def pools(self) -> dict[str, PoolLoad]:
         """Return the load of each pool by its name."""

@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from server.engine.ports import OutcomeUnknown, StoreUnavailable
 from server.store.database import Connection, Database, classify, single_connection
@@ -16,6 +17,7 @@ from tests.integration.store.bench import Bench, bench
 from tests.support.postgres import PostgresServer
 from tests.support.postgres_sessions import list_sessions, terminate_sessions
 from tests.support.waiting import eventually
+from tests.support.zookeeper import free_ports
 
 
 async def busy(store: Bench, application: str) -> list[int]:
@@ -197,3 +199,31 @@ async def test_database_that_does_not_answer_is_unavailable(postgres: PostgresSe
 )
 def test_errors_fall_into_three_classes(error: psycopg.Error, sent: bool, kind: type[Exception]) -> None:
     assert type(classify(error, sent=sent)) is kind
+
+
+async def test_opening_can_be_tried_again(database: str) -> None:
+    """As often as it takes: nobody listens at first."""
+    parts = conninfo_to_dict(database)
+    [port] = free_ports(1)
+    store = Database(make_conninfo(database, port=port), hot_connections=2, api_connections=2)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="did not answer within"):
+            await store.open(timeout=0.3)
+
+    async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(str(parts["host"]), int(str(parts["port"])))
+        await asyncio.gather(_pipe(reader, far_writer), _pipe(far_reader, writer))
+
+    server = await asyncio.start_server(lead, "127.0.0.1", port)
+    try:
+        await store.open(timeout=10.0)
+        assert await store.run("SELECT 1") == [(1,)]
+    finally:
+        await store.close()
+        server.close()
+
+
+async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+    writer.close()
