@@ -52,6 +52,13 @@ def live_workers(dsn: str) -> set[str]:
         return set()
 
 
+def owners(dsn: str) -> dict[int, str]:
+    """Return the node that owns each shard, by the database's account."""
+    with psycopg.connect(dsn, autocommit=True, connect_timeout=5) as connection:
+        rows = connection.execute("SELECT shard, owner FROM shardwheel_store.shards WHERE owner IS NOT NULL")
+        return {int(shard): str(owner) for shard, owner in rows}
+
+
 def left_to_do(dsn: str) -> int:
     """Return how many jobs are not final, and how many schedules have not ended."""
     with psycopg.connect(dsn, autocommit=True, connect_timeout=5) as connection:

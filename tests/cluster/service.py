@@ -8,7 +8,7 @@ from tests.cluster.history import History
 from tests.cluster.worker_program import SHORT
 
 # Jobs of these reasons run again by intent, whatever is broken.
-BY_INTENT = frozenset({"again_failed", "again_timed_out"})
+BY_INTENT = frozenset({"again_failed", "again_snoozed", "again_timed_out"})
 
 
 @dataclass(frozen=True, slots=True)
