@@ -4,7 +4,7 @@ Time goes in ticks; the grace is two. A node that hears the worker renews its le
 
 | action | stands for |
 |---|---|
-| break, come back | a stream ends, the worker opens a new one: `Resets.stream_lost`, `Liveness.admit` with `workers.ADMIT` |
+| break, come back | a stream ends, the worker opens a new one: `Resets.stream_lost`, `workers.ADMIT` |
 | crash, stream ends | the worker dies, and each node notices at a time of its own |
 | note | the node's doubt goes into the worker's row: `Resets._note`, `workers.DOUBT` |
 | renew | a node hears the worker, and takes the doubt out: `workers.RENEW` |

@@ -19,6 +19,7 @@ class Row:
     epoch: int
     lease: Lease
     incarnation: int
+    released: bool = False
 
 
 class FenceTable:
@@ -46,6 +47,16 @@ class FenceTable:
             if (row.lease, row.incarnation) == (lease, incarnation):
                 answer[lease.shard] = row.epoch
         return answer
+
+    def release(self, shard: int, epoch: int, incarnation: int) -> None:
+        """RELEASE: the owner gives the shard up, if it still is its owner at that epoch."""
+        row = self.rows[shard]
+        if (row.epoch, row.incarnation) == (epoch, incarnation):
+            row.released = True
+
+    def last_owners(self) -> dict[int, int]:
+        """LAST_OWNERS: shard to incarnation."""
+        return {shard: row.incarnation for shard, row in sorted(self.rows.items()) if not row.released}
 
     def statement(self, shard: int, epoch: int, incarnation: int) -> bool:
         """A claim, reap, firing or clean-up takes effect; False: it found no row."""
@@ -81,6 +92,7 @@ class Host:
         self.incarnation = incarnation
         self.delay_s = delay_s
         self.running: dict[int, int] = {}
+        self._epochs: dict[int, int] = {}
         self.fence_errors = 0
         self.fence_answers_lost = 0
         self.refuses_to_start: set[int] = set()
@@ -106,7 +118,7 @@ class Host:
             raise RuntimeError(f"shard {shard} does not start")
         if shard in self.running:
             self._wrong(f"shard {shard} is started twice")
-        self.running[shard] = epoch
+        self.running[shard] = self._epochs[shard] = epoch
 
     async def stop(self, shard: int, *, graceful: bool) -> None:
         with self._alone(shard):
@@ -117,7 +129,9 @@ class Host:
         self.running.pop(shard, None)
 
     async def released(self, shards: Sequence[int]) -> None:
-        """Nothing to be displayed here."""
+        for shard in shards:
+            if shard in self._epochs:
+                self.table.release(shard, self._epochs.pop(shard), self.incarnation)
 
     def work(self, delay_s: Callable[[], float]) -> None:
         """Send a statement for each shard that is served; it takes effect `delay_s()` later, whatever happens."""

@@ -84,6 +84,30 @@ def test_every_fault_strikes() -> None:
     assert struck == {fault.__name__.strip("_") for fault in FAULTS}
 
 
+def test_a_wiped_coordinator_moves_nothing() -> None:
+    """The new plan begins with the owners that the fences name; every shard is fenced in anew, by the same node."""
+
+    async def run(seed: int) -> None:
+        world = World(random.Random(seed))
+        for name in NAMES:
+            world.begin(name)
+        assert not await Storm(world).heal()
+        before = world.cluster.plan
+        assert before is not None
+        world.cluster.wipe()
+        assert not await Storm(world).heal()
+        after = world.cluster.plan
+        assert after is not None
+        assert after.owners == before.owners
+        assert {row.lease.generation for row in world.table.rows.values()} == {2}
+        await Storm(world).end()
+        assert not world.table.wrong
+
+    for seed in range(50):
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(run(seed))
+
+
 def test_an_unconditional_fence_in_is_found_out() -> None:
     wrong = [run_schedule(seed, conditional=False)[2] for seed in range(100)]
     assert any("a stalled node fences out the owner of a newer lease" in one for one in wrong)

@@ -47,6 +47,7 @@ class Process:
             observer=lambda event: world.told.append((name, event)),
             max_moves=MAX_MOVES,
             draw=world.chance,
+            last_owners=world.last_owners,
             clock=lambda: START + ms(1000 * asyncio.get_running_loop().time()),
         )
         self.host.fenced = self.manager.fenced
@@ -82,15 +83,21 @@ class World:
         self.processes: dict[str, Process] = {}
         self.told: list[tuple[str, ManagerEvent]] = []
         self._incarnations = 0
+        self._names: dict[int, str] = {}
 
     def host_delay_s(self) -> float:
         """How long a call to a host takes: hardly ever long."""
         return self.chance.random() ** 8 * SLOWEST_HOST_S
 
+    async def last_owners(self) -> dict[int, str]:
+        """Shard to node, as the fences have it."""
+        return {shard: self._names[incarnation] for shard, incarnation in self.table.last_owners().items()}
+
     def begin(self, name: str, *, knows_predecessors: bool = True) -> None:
         """Start a node's process; `knows_predecessors`: it may take over their sessions, which it knows to be dead."""
         dead = range(1, self._incarnations + 1) if knows_predecessors else ()
         self._incarnations += 1
+        self._names[self._incarnations] = name
         self.processes[name] = Process(self, name, self._incarnations, dead)
 
     def work(self) -> None:
