@@ -2,7 +2,7 @@
 
 Who ends a job tells the owner of its shard, and the owner tells the nodes that watch the job. A watch is asked for when
 a wait begins; when the owner has confirmed it, the job is looked for once, for it may have ended before. Behind all
-that one query, about once a second, asks for all jobs at once that are waited for on this node, and the watches are
+that one query, about once a second, asks for all jobs at once that are waited for on this node, and their watches are
 repeated, so that a new owner learns of them.
 """
 
@@ -50,7 +50,6 @@ class EndWatch:
         """Give an event that is set soon after the job has ended, within about a second at the latest."""
         event = asyncio.Event()
         self._events.setdefault(job_id, set()).add(event)
-        self._watch(job_id)
         self._count += 1
         if self._task is None:
             self._all_at = asyncio.get_running_loop().time() + self._interval_s

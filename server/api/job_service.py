@@ -225,6 +225,7 @@ class JobService(JobServiceServicer):
                     left = until - loop.time()
                     if view.job.state.final or left <= 0:
                         return view
+                    self._engine.watch(job_id)
                     await _first_of(waiter.wait(left), asyncio.wait_for(ended.wait(), left))
             except (Unavailable, UnknownOutcome):
                 if loop.time() + WAIT_RETRY_S >= until:

@@ -51,7 +51,7 @@ class PeerNews:
         self._cancels = cancels
         self._waiters = waiters
         self._pending = pending
-        self._watches = RemoteWatches(waiters, peers)
+        self.watches = RemoteWatches(waiters, peers)
         self.handlers_changed: Callable[[], None] = lambda: None
 
     def take(self, node: str, news: Sequence[News]) -> list[int]:
@@ -80,7 +80,7 @@ class PeerNews:
                     assert_never(one)
         if pending:
             self._pending(pending)
-        return self._watches.add(node, watched) if watched else []
+        return self.watches.add(node, watched) if watched else []
 
 
 class RemoteWatches:

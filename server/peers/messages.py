@@ -23,6 +23,7 @@ from shardwheel.v1 import worker_service_pb2 as worker
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _MAX_MICROSECONDS: Final = (datetime(9999, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_MAX_HANDLER_ID: Final = (1 << 31) - 1
 _REASONS: Final = {
     "requested": worker.CANCEL_REQUESTED,
     "timeout": worker.CANCEL_TIMEOUT,
@@ -109,6 +110,8 @@ def problems(request: pb.TellRequest, shards: int) -> Iterator[tuple[str, object
             if job_id <= 0 or shard_of_id(job_id) >= shards:
                 yield f"{field}[{number}]", job_id, f"has to be the id of a job in one of {shards} shards"
     for number, pending in enumerate(request.pending_jobs):
+        if not 1 <= pending.handler_id <= _MAX_HANDLER_ID:
+            yield f"pending_jobs[{number}].handler_id", pending.handler_id, f"has to be from 1 to {_MAX_HANDLER_ID}"
         if not 1 <= pending.priority <= 5:
             yield f"pending_jobs[{number}].priority", pending.priority, "has to be from 1 to 5"
         if not 0 <= pending.due_at_us <= _MAX_MICROSECONDS:
