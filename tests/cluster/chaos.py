@@ -76,7 +76,9 @@ class Report:
     @property
     def word(self) -> str:
         """ "ok", or what broke."""
-        promises = Counter(str(one.promise) for one in self.verdict.violations) if self.verdict is not None else {}
+        if self.verdict is None:
+            return "; ".join(self.broke) or "nothing was checked"
+        promises = Counter(str(one.promise) for one in self.verdict.violations)
         texts = [*self.broke, *(f"{promise} ({count})" for promise, count in sorted(promises.items()))]
         return "; ".join(texts) or "ok"
 

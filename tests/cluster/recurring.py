@@ -14,19 +14,20 @@ from worker_sdk import AsyncClient, CatchUp, NewSchedule, Overlap
 _ANCHOR: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _AT_A_TIME: Final = 8
 # On a busy machine so much is needed to create one.
-_CREATION_S: Final = 0.04
+_CREATION_S: Final = 0.12
 
 
 async def create_schedules(
     addresses: str, count: int, seconds: float, steps: Sequence[int] = (1,)
 ) -> list[PlannedSchedule]:
-    """Create schedules that fire until `seconds` after the first can have fired, every so many seconds in turn.
+    """Create schedules that fire for about the next so many seconds, every so many seconds in turn.
 
     Half of them have to fire exactly, half go by the default policies; half are cron expressions, half intervals.
     """
     # Not at once: the answer of a schedule that is created just before its first firing may know of it.
-    first = ceil(time.time() + 2 + count * _CREATION_S)
-    end = first + ceil(seconds) - 2
+    now = time.time()
+    first = ceil(now + 2 + count * _CREATION_S)
+    end = max(ceil(now + seconds), first + max(steps) + 1)
     turns = asyncio.Semaphore(_AT_A_TIME)
     async with AsyncClient(addresses, timeout=20.0) as client:
 
