@@ -312,6 +312,9 @@ class ShardManager:
         self._emit(SessionOpened(node=member.node, lost_before=self._session))
 
     async def _round(self) -> None:
+        # Before anything is read: what has stopped is waited for by others, and what others have released by this node.
+        self._table.ask_again()
+        await self._carry_out()
         if self._published != self._member():
             await self._publish()
         view = await self._read()

@@ -125,6 +125,12 @@ class ShardTable:
             else:
                 self.apply(shard, Unwanted(), unwanted_cause)
 
+    def ask_again(self) -> None:
+        """Ask anew for the leases that are waited for; by the next reading it shows whether they are still wanted."""
+        for shard, state in self.states.items():
+            if isinstance(state, Leasing):
+                self.apply(shard, Wanted(), Cause.PLAN)
+
     def unwant_all(self, cause: Cause) -> None:
         """Wind everything up gracefully."""
         for shard in self.states:

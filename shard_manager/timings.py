@@ -29,7 +29,7 @@ class ManagerTimings:
     session_ttl: timedelta = timedelta(seconds=10)
     heartbeat: timedelta = timedelta(seconds=10) / 3
     poll: timedelta = timedelta(seconds=1)
-    handoff_poll: timedelta = timedelta(milliseconds=100)
+    handoff_poll: timedelta = timedelta(milliseconds=50)
     reread: timedelta = timedelta(seconds=30)
     backoff_initial: timedelta = timedelta(milliseconds=100)
     backoff_max: timedelta = timedelta(seconds=1)
