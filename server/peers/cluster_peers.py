@@ -31,13 +31,16 @@ class ClusterPeers:
         self._channels = channels
         self._owner_of = owner_of
         self._outboxes: dict[str, Outbox] = {}
+        self._past = (0, 0)
+        """The counts of outboxes that are there no more."""
         self._closed = False
         self.watched: Callable[[Sequence[int]], None] = lambda job_ids: None
 
     def news_counts(self) -> tuple[int, int]:
         """Return how many pieces of news other nodes have taken, and how many were dropped."""
         outboxes = self._outboxes.values()
-        return sum(one.sent for one in outboxes), sum(one.dropped for one in outboxes)
+        told, dropped = self._past
+        return told + sum(one.sent for one in outboxes), dropped + sum(one.dropped for one in outboxes)
 
     def tell_owner(self, shard: int, news: News) -> None:
         """Tell the node that should serve a shard, unless it is this one."""
@@ -51,6 +54,7 @@ class ClusterPeers:
             return
         outbox = self._outboxes.get(node)
         if outbox is None:
+            self._forget_departed()
             outbox = self._outboxes[node] = Outbox(node, self._send)
         outbox.put(news)
 
@@ -81,6 +85,13 @@ class ClusterPeers:
         self._closed = True
         outboxes, self._outboxes = self._outboxes, {}
         await asyncio.gather(*(outbox.close() for outbox in outboxes.values()))
+
+    def _forget_departed(self) -> None:
+        """Drop the outboxes of nodes that have left: names of nodes may never come back."""
+        there = set(self._channels.names())
+        for node in [node for node, outbox in self._outboxes.items() if node not in there and outbox.idle]:
+            outbox = self._outboxes.pop(node)
+            self._past = (self._past[0] + outbox.sent, self._past[1] + outbox.dropped)
 
     async def _send(self, node: str, news: Sequence[News]) -> None:
         request = request_of(self._node, news)

@@ -41,6 +41,11 @@ class Outbox:
         self.sent = 0
         self.dropped = 0
 
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to tell."""
+        return self._task is None
+
     def put(self, news: News) -> None:
         """Tell soon, or not at all if too much waits already."""
         if len(self._waiting) >= self._max_waiting:
