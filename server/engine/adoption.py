@@ -7,7 +7,8 @@ never delivered, requeue it without burning a try":
   unread messages included: what was handed over on the old stream and is not in the report was lost.
 - A shard was taken over. Rows of older epochs, loaded before the owner hello was sent, and absent from the report that
   answers it, were lost: from the hello on the worker refuses dispatches of older epochs.
-- The audit asks about what neither way has settled.
+- The audit asks about what neither way has settled. A worker that this node cannot hear is asked through the others: it
+  refuses from then on what it says that it does not hold, for that may be under way on its stream to this node.
 
 A claim of the present epoch that is missing in a report is *not* lost: it may be on its way.
 """
@@ -24,6 +25,7 @@ from server.engine.deadlines import Deadlines
 from server.engine.ender import Ender
 from server.engine.ownership import Ownership
 from server.engine.ports import EndingStore
+from server.engine.ports_peers import AttemptAsked, AttemptDisclaimed, Peers
 from server.engine.registry import Registry, RunningEntry
 from server.engine.slots import SlotBook, WorkerSession
 
@@ -36,6 +38,8 @@ class Question:
 
     session: WorkerSession
     refs: set[AttemptRef] = field(default_factory=set)
+    asker: str | None = None
+    """Node on whose behalf the worker was asked."""
 
 
 class Adoption:
@@ -50,6 +54,7 @@ class Adoption:
         slots: SlotBook,
         ender: Ender,
         deadlines: Deadlines,
+        peers: Peers,
         lost: Callable[[Sequence[AttemptRef]], None],
     ) -> None:
         self._store = store
@@ -58,6 +63,7 @@ class Adoption:
         self._slots = slots
         self._ender = ender
         self._deadlines = deadlines
+        self._peers = peers
         self._lost = lost
         self._questions: dict[int, Question] = {}
         self._request_ids = itertools.count(1)
@@ -110,6 +116,10 @@ class Adoption:
         question = self._questions.pop(request_id, None)
         if question is None or question.session is not session:
             return
+        if question.asker is not None:
+            for ref in question.refs - held:
+                self._peers.tell_node(question.asker, AttemptDisclaimed(ref))
+            return
         lost = []
         for ref in question.refs:
             entry = self._registry.get(ref)
@@ -137,6 +147,27 @@ class Adoption:
             if refs and not session.closed:
                 request_id = self._ask(session, refs)
                 session.link.send_audit(request_id, sorted(refs))
+        for worker_id in self._registry.workers():
+            if not self._slots.heard(worker_id):
+                for entry in self._registry.of_worker(worker_id):
+                    self._peers.tell_all(AttemptAsked(entry.ref, worker_id))
+
+    def ask_for(self, node: str, asked: Iterable[AttemptAsked]) -> None:
+        """Ask workers that are connected here about attempts, on behalf of another node."""
+        by_worker: dict[int, set[AttemptRef]] = {}
+        for one in asked:
+            by_worker.setdefault(one.worker_id, set()).add(one.ref)
+        for worker_id, refs in by_worker.items():
+            session = self._slots.of_worker(worker_id)
+            if session is not None and not session.closed:
+                session.link.send_audit(self._ask(session, refs, node), sorted(refs))
+
+    def disclaimed(self, refs: Iterable[AttemptRef]) -> None:
+        """Attempts that this node has asked for through another one are not held by their worker."""
+        lost = [ref for ref in refs if ref in self._registry]
+        if lost:
+            log.info("attempts never delivered, another node says", extra={"attempts": len(lost)})
+            self._lost(lost)
 
     async def reconcile(self, partition: int, shard: int, rows: Sequence[RunningJob]) -> None:
         """Compare the registry with the running rows of a shard, read with the lane of its partition held."""
@@ -163,7 +194,7 @@ class Adoption:
         }
         session.link.send_owner_hello(self._ask(session, refs), shards)
 
-    def _ask(self, session: WorkerSession, refs: set[AttemptRef]) -> int:
+    def _ask(self, session: WorkerSession, refs: set[AttemptRef], asker: str | None = None) -> int:
         request_id = next(self._request_ids)
-        self._questions[request_id] = Question(session, refs)
+        self._questions[request_id] = Question(session, refs, asker)
         return request_id

@@ -99,6 +99,7 @@ class Engine:
             slots=self.slots,
             ender=self.ender,
             deadlines=self.deadlines,
+            peers=self._peers,
             lost=self.give_back,
         )
         self.shards = ShardRunner(
@@ -159,6 +160,7 @@ class Engine:
             parking=self.parking,
             firer=self.firer,
             cancels=self.cancels,
+            adoption=self.adoption,
             waiters=self.waiters,
             pending=self.claimer.add,
         )

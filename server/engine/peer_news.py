@@ -9,11 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
 from server.domain.due import DueJob
+from server.domain.job import AttemptRef
+from server.engine.adoption import Adoption
 from server.engine.cancels import Cancels
 from server.engine.ender import Ender
 from server.engine.firer import Firer
 from server.engine.parking import Parking
 from server.engine.ports_peers import (
+    AttemptAsked,
+    AttemptDisclaimed,
     AttemptEnded,
     HandlersChanged,
     JobFinal,
@@ -42,6 +46,7 @@ class PeerNews:
         parking: Parking,
         firer: Firer,
         cancels: Cancels,
+        adoption: Adoption,
         waiters: Waiters,
         pending: Callable[[Sequence[DueJob]], None],
     ) -> None:
@@ -49,6 +54,7 @@ class PeerNews:
         self._parking = parking
         self._firer = firer
         self._cancels = cancels
+        self._adoption = adoption
         self._waiters = waiters
         self._pending = pending
         self.watches = RemoteWatches(waiters, peers)
@@ -58,6 +64,8 @@ class PeerNews:
         """Take in what a node tells; return the watched jobs that it did not watch before."""
         pending: list[DueJob] = []
         watched: list[int] = []
+        asked: list[AttemptAsked] = []
+        disclaimed: list[AttemptRef] = []
         for one in news:
             match one:
                 case DueJob():
@@ -74,12 +82,20 @@ class PeerNews:
                     self._firer.schedules_changed(one.shard, one.next_fire_at)
                 case StopAttempt():
                     self._cancels.send_here(one.ref, one.worker_id, one.reason)
+                case AttemptAsked():
+                    asked.append(one)
+                case AttemptDisclaimed():
+                    disclaimed.append(one.ref)
                 case HandlersChanged():
                     self.handlers_changed()
                 case _:
                     assert_never(one)
         if pending:
             self._pending(pending)
+        if asked:
+            self._adoption.ask_for(node, asked)
+        if disclaimed:
+            self._adoption.disclaimed(disclaimed)
         return self.watches.add(node, watched) if watched else []
 
 

@@ -63,13 +63,37 @@ class StopAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptAsked:
+    """The teller cannot ask the worker whether it holds an attempt."""
+
+    ref: AttemptRef
+    worker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptDisclaimed:
+    """The worker does not hold an attempt that was asked for, and refuses it from now on."""
+
+    ref: AttemptRef
+
+
+@dataclass(frozen=True, slots=True)
 class HandlersChanged:
     """A handler was paused or resumed."""
 
 
 # A DueJob says that the job is pending.
 News: TypeAlias = (
-    DueJob | ScheduleChanged | AttemptEnded | KeyFreed | JobFinal | JobWatched | StopAttempt | HandlersChanged
+    DueJob
+    | ScheduleChanged
+    | AttemptEnded
+    | KeyFreed
+    | JobFinal
+    | JobWatched
+    | StopAttempt
+    | AttemptAsked
+    | AttemptDisclaimed
+    | HandlersChanged
 )
 
 

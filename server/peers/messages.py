@@ -8,6 +8,8 @@ from server.domain.due import DueJob
 from server.domain.job import AttemptRef
 from server.domain.sharding import shard_of_id
 from server.engine.ports_peers import (
+    AttemptAsked,
+    AttemptDisclaimed,
     AttemptEnded,
     HandlersChanged,
     JobFinal,
@@ -63,6 +65,10 @@ def _add(request: pb.TellRequest, one: News) -> None:
             request.cancels.add(
                 job_id=one.ref.job_id, claim=one.ref.claim, worker_id=one.worker_id, reason=_REASONS[one.reason]
             )
+        case AttemptAsked():
+            request.asked_attempts.add(job_id=one.ref.job_id, claim=one.ref.claim, worker_id=one.worker_id)
+        case AttemptDisclaimed():
+            request.disclaimed_attempts.add(job_id=one.ref.job_id, claim=one.ref.claim)
         case HandlersChanged():
             request.handlers_changed = True
         case _:
@@ -89,6 +95,8 @@ def news_of(request: pb.TellRequest) -> Sequence[News]:
     news += [
         StopAttempt(AttemptRef(one.job_id, one.claim), one.worker_id, _NAMES[one.reason]) for one in request.cancels
     ]
+    news += [AttemptAsked(AttemptRef(one.job_id, one.claim), one.worker_id) for one in request.asked_attempts]
+    news += [AttemptDisclaimed(AttemptRef(one.job_id, one.claim)) for one in request.disclaimed_attempts]
     if request.handlers_changed:
         news.append(HandlersChanged())
     return news
@@ -102,6 +110,8 @@ def problems(request: pb.TellRequest, shards: int) -> Iterator[tuple[str, object
         "pending_jobs": (one.job_id for one in request.pending_jobs),
         "ended_attempts": (one.job_id for one in request.ended_attempts),
         "cancels": (one.job_id for one in request.cancels),
+        "asked_attempts": (one.job_id for one in request.asked_attempts),
+        "disclaimed_attempts": (one.job_id for one in request.disclaimed_attempts),
         "final_jobs": request.final_jobs,
         "watched_jobs": request.watched_jobs,
     }

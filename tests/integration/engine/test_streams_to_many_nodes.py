@@ -13,6 +13,8 @@ import pytest
 from server.app import Node
 from server.domain.job import Backoff
 from shardwheel.v1 import worker_service_pb2 as pb
+from shardwheel.v1.job_service_pb2 import CancelJobRequest
+from shardwheel.v1.job_service_pb2_grpc import JobServiceStub
 from tests.support.nodes import history, row, running_nodes, submit
 from tests.support.raw_worker import RawWorker
 from tests.support.waiting import eventually
@@ -73,6 +75,61 @@ async def test_a_worker_cut_off_from_one_node_is_not_lost(database: str, tmp_pat
         assert await streams[1].acked(job) == pb.ResultAck.ACCEPTED
         [kept] = await history(owner, job.job_id)
         assert (kept.state, kept.attempt) == (3, 1)
+
+
+async def test_an_owner_asks_and_stops_through_another_node(database: str, tmp_path: Path) -> None:
+    """It cannot reach the worker: one attempt got lost with the stream, the other one is to be cancelled."""
+    async with running_nodes(database, tmp_path, 2) as [owner, other], connected([owner, other], "w") as streams:
+        [lost, kept] = await running_on(owner, streams[0], 2)
+        await streams[0].break_stream()
+        del streams[0].running[lost.job_id, lost.claim]
+        async with connected([owner], "another", slots=2) as [another]:
+            [again] = await another.next_jobs(1, timeout=15)
+            assert (again.job_id, again.attempt, again.claim) == (lost.job_id, 1, 2)
+            async with grpc.aio.insecure_channel(owner.address) as channel:
+                await JobServiceStub(channel).CancelJob(CancelJobRequest(id=kept.job_id), timeout=5)
+            await eventually(lambda: streams[1].cancels)
+            [cancel] = streams[1].cancels
+            assert (cancel.attempt.job_id, cancel.reason) == (kept.job_id, pb.CANCEL_REQUESTED)
+            streams[1].result(kept, stopped=pb.Stopped(reason=pb.CANCEL_REQUESTED))
+            assert await streams[1].acked(kept) == pb.ResultAck.ACCEPTED
+            assert not another.jobs
+            another.complete([again])
+            assert await another.acked(again) == pb.ResultAck.ACCEPTED
+        await eventually(lambda: not owner.engine.registry.of_shard(lost.job_id & 0xFFF))
+
+
+async def test_a_dispatch_that_is_still_in_a_socket_when_its_shard_moves_is_given_back(
+    database: str, tmp_path: Path
+) -> None:
+    """The new owner requeues what the report does not name; the old message, read at last, changes nothing."""
+    async with running_nodes(database, tmp_path, 2) as [old, new], connected([old, new], "w") as streams:
+        [unread] = await running_on(old, streams[0])
+        del streams[0].running[unread.job_id, unread.claim]
+        streams[1].credit({"mail": 1})
+        await old.manager.drain()
+        [job] = await streams[1].next_jobs(1, timeout=15)
+        assert (job.job_id, job.attempt, job.claim) == (unread.job_id, 1, unread.claim + 1)
+        assert job.epoch > unread.epoch
+        # The stream to the old owner still stands.
+        streams[0].result(unread, interrupted=pb.Interrupted())
+        assert await streams[0].acked(unread) == pb.ResultAck.STALE
+        streams[1].complete([job])
+        assert await streams[1].acked(job) == pb.ResultAck.ACCEPTED
+        [kept] = await history(new, job.job_id)
+        assert (kept.state, kept.attempt) == (3, 1)
+
+
+async def test_what_a_worker_must_not_run_goes_back_without_burning_a_try(database: str, tmp_path: Path) -> None:
+    """A worker that has seen a higher epoch gives an assignment back on the stream on which it came."""
+    async with running_nodes(database, tmp_path, 2) as [owner, other], connected([owner, other], "w") as streams:
+        [job] = await running_on(owner, streams[0])
+        streams[0].result(job, interrupted=pb.Interrupted())
+        [again] = await streams[0].next_jobs(1)
+        assert (again.job_id, again.attempt, again.claim) == (job.job_id, 1, 2)
+        # Its slot came back with it, and nothing was counted twice.
+        [session] = owner.engine.slots.sessions()
+        assert list(session.used.values()) == [1]
 
 
 async def test_a_killed_worker_is_lost_after_the_grace_although_its_lease_is_fresh(

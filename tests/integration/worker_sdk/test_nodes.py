@@ -123,6 +123,41 @@ async def test_the_jobs_of_a_lost_node_keep_their_slots_and_their_results_go_els
     assert pool.most <= LIMIT
 
 
+async def test_an_older_epoch_is_refused_on_every_stream_and_given_back(
+    nodes: list[ScriptedServer], workers: Workers
+) -> None:
+    """The old owner's message was under way when the new owner introduced itself."""
+    pool = Pool(nodes[0].address)
+    sessions = await connect_all(workers, pool, nodes)
+    job = (1 << 12) | 5
+    await sessions[1].send_owner_hello(1, {5: 2})
+    await sessions[1].expect_report(1)
+    await sessions[0].send_jobs(assignment(job, "work", epoch=1))
+    [result] = await sessions[0].expect_results(1)
+    assert (result.attempt.job_id, result.WhichOneof("outcome")) == (job, "interrupted")
+    await sessions[1].send_jobs(assignment(job, "work", claim=2, epoch=2))
+    await eventually(lambda: pool.started[job] == 1)
+    assert pool.running == 1
+
+
+async def test_what_a_worker_has_disclaimed_is_refused_when_it_comes(
+    nodes: list[ScriptedServer], workers: Workers
+) -> None:
+    """One node asks on behalf of another, whose message is under way."""
+    pool = Pool(nodes[0].address)
+    sessions = await connect_all(workers, pool, nodes)
+    await sessions[0].send_jobs(assignment(1, "work"))
+    await eventually(lambda: pool.running == 1)
+    await sessions[1].send_audit(7, (1, 1), (2, 1))
+    assert [ref.job_id for ref in (await sessions[1].expect_report(7)).running] == [1]
+    await sessions[0].send_jobs(assignment(2, "work", claim=1), assignment(3, "work", claim=1))
+    [result] = await sessions[0].expect_results(1)
+    assert (result.attempt.job_id, result.WhichOneof("outcome")) == (2, "interrupted")
+    await sessions[2].send_jobs(assignment(2, "work", claim=2))
+    await eventually(lambda: pool.running == 3)
+    assert pool.started == {1: 1, 2: 1, 3: 1}
+
+
 async def test_a_node_that_is_about_to_stop_loses_its_credit(nodes: list[ScriptedServer], workers: Workers) -> None:
     pool = Pool(nodes[0].address)
     sessions = await connect_all(workers, pool, nodes)

@@ -9,6 +9,8 @@ from server.domain.due import DueJob
 from server.domain.job import AttemptRef
 from server.domain.sharding import make_id
 from server.engine.ports_peers import (
+    AttemptAsked,
+    AttemptDisclaimed,
     AttemptEnded,
     HandlersChanged,
     JobFinal,
@@ -36,6 +38,8 @@ due_jobs = st.builds(
 news: st.SearchStrategy[News] = st.one_of(
     due_jobs,
     st.builds(AttemptEnded, refs, final=st.booleans(), key_told=st.booleans()),
+    st.builds(AttemptAsked, refs, st.integers(1, 2**40)),
+    st.builds(AttemptDisclaimed, refs),
     st.builds(JobFinal, job_ids),
     st.builds(JobWatched, job_ids),
     st.builds(KeyFreed, shards, st.integers(1, 1000), st.text(min_size=1)),

@@ -34,6 +34,8 @@ class TellRequest(_message.Message):
     WATCHED_JOBS_FIELD_NUMBER: _builtins.int
     CANCELS_FIELD_NUMBER: _builtins.int
     HANDLERS_CHANGED_FIELD_NUMBER: _builtins.int
+    ASKED_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    DISCLAIMED_ATTEMPTS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """Node that tells."""
     handlers_changed: _builtins.bool
@@ -66,6 +68,14 @@ class TellRequest(_message.Message):
     def cancels(self) -> _containers.RepeatedCompositeFieldContainer[Global___CancelNews]:
         """Attempts that should stop, for nodes that the worker is connected to."""
 
+    @_builtins.property
+    def asked_attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AskedAttemptNews]:
+        """Attempts whose worker the sender cannot ask whether it holds them, for nodes that the worker is connected to."""
+
+    @_builtins.property
+    def disclaimed_attempts(self) -> _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.AttemptRef]:
+        """Attempts that the receiver has asked for and that their worker does not hold: it refuses them from now on."""
+
     def __init__(
         self,
         *,
@@ -78,10 +88,12 @@ class TellRequest(_message.Message):
         watched_jobs: _abc.Iterable[_builtins.int] | None = ...,
         cancels: _abc.Iterable[Global___CancelNews] | None = ...,
         handlers_changed: _builtins.bool = ...,
+        asked_attempts: _abc.Iterable[Global___AskedAttemptNews] | None = ...,
+        disclaimed_attempts: _abc.Iterable[_worker_service_pb2.AttemptRef] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancels", b"cancels", "ended_attempts", b"ended_attempts", "final_jobs", b"final_jobs", "freed_keys", b"freed_keys", "handlers_changed", b"handlers_changed", "node", b"node", "pending_jobs", b"pending_jobs", "schedules", b"schedules", "watched_jobs", b"watched_jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_attempts", b"asked_attempts", "cancels", b"cancels", "disclaimed_attempts", b"disclaimed_attempts", "ended_attempts", b"ended_attempts", "final_jobs", b"final_jobs", "freed_keys", b"freed_keys", "handlers_changed", b"handlers_changed", "node", b"node", "pending_jobs", b"pending_jobs", "schedules", b"schedules", "watched_jobs", b"watched_jobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -272,6 +284,36 @@ class CancelNews(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelNews: _TypeAlias = CancelNews  # noqa: Y015
+
+@_typing.final
+class AskedAttemptNews(_message.Message):
+    """An attempt that a worker may hold or not."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    CLAIM_FIELD_NUMBER: _builtins.int
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    """Job."""
+    claim: _builtins.int
+    """Claim of the attempt."""
+    worker_id: _builtins.int
+    """Number of the worker."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        claim: _builtins.int = ...,
+        worker_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "job_id", b"job_id", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AskedAttemptNews: _TypeAlias = AskedAttemptNews  # noqa: Y015
 
 @_typing.final
 class GetHandlerViewRequest(_message.Message):
