@@ -12,10 +12,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, LiteralString, TypeAlias, TypeVar
+from weakref import WeakSet, ref
 
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import Diagnostic
 from psycopg.rows import namedtuple_row, tuple_row
 from psycopg.sql import SQL, Identifier
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
@@ -45,6 +47,14 @@ _DENIED = re.compile(
 LOCK_TIMEOUT = "55P03"
 # Row routing found no partition: one for the day has to be made.
 MISSING_PARTITION = "23514"
+
+
+# So long after its deadline a statement may take to be cancelled, before its connection is closed.
+CANCEL_S = 1.0
+
+
+# Connections whose latest commit did not wait for the synchronous standby, although it was to.
+_unreplicated: WeakSet[Connection] = WeakSet()
 
 
 class Statement:
@@ -204,9 +214,18 @@ class Database:
     async def _attempt(self, pool: Pool, work: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
         sent = False
         try:
-            async with asyncio.timeout(timeout), _borrowed(pool, timeout) as connection:
+            async with (
+                # Cancelled once, the driver asks the server to cancel, and waits; cancelled again, it closes.
+                asyncio.timeout(timeout + CANCEL_S),
+                asyncio.timeout(timeout),
+                _borrowed(pool, timeout) as connection,
+            ):
                 sent = True
-                return await work(connection)
+                _unreplicated.discard(connection)
+                answer = await work(connection)
+                if connection in _unreplicated:
+                    raise UnknownOutcome("committed, but somebody has cancelled the wait for the synchronous standby")
+                return answer
         except PoolTimeout as error:
             raise Unavailable(f"no connection to the database within {timeout:g} s") from error
         except TimeoutError as error:
@@ -288,6 +307,15 @@ async def _lives(connection: Connection) -> bool:
 
 async def _configure(connection: Connection) -> None:
     arrays.register(connection)
+    known = ref(connection)
+
+    def noted(notice: Diagnostic) -> None:
+        link = known()
+        # PostgreSQL calls that a success, with a warning in whatever language.
+        if notice.source_function == "SyncRepWaitForLSN" and link is not None:
+            _unreplicated.add(link)
+
+    connection.add_notice_handler(noted)
     connection.prepare_threshold = 2
 
 

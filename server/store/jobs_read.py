@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, LiteralString
 
+from psycopg.rows import tuple_row
+
 from server.domain.job import AttemptOutcome, Backoff, JobState, TimeLimits
 from server.store.arrays import Int8Array
-from server.store.database import Database, Row, Statement
+from server.store.database import Connection, Database, Row, Statement
 
 MAX_ATTEMPTS_SHOWN: Final = 50
 
@@ -120,6 +122,10 @@ SELECT u.id FROM unnest(%s::int8[]) AS u(id)
 WHERE NOT EXISTS (SELECT FROM jobs x WHERE x.id = u.id AND x.shard = (u.id & 4095)::int4)
 """
 
+# A commit whose wait for the standby was broken off, by a time-out or a restart, shows before the standby has it. The
+# standby has it as soon as it has a later one: this one's, which waits.
+SEAL: Final = "SELECT pg_logical_emit_message(true, 'shardwheel', '')"
+
 _TIMES: Final[LiteralString] = """
 SELECT x.id, x.due_at, x.created_at FROM unnest(%s::int8[]) AS u(id)
 JOIN <table> x ON x.id = u.id AND x.shard = (u.id & 4095)::int4
@@ -152,9 +158,18 @@ async def gone(database: Database, job_ids: Sequence[int]) -> set[int]:
 
 
 async def stored_times(database: Database, job_ids: Sequence[int]) -> dict[int, tuple[datetime, datetime]]:
-    """Return the due and creation times of those jobs that are stored, live or finished."""
+    """Return the due and creation times of those jobs that are stored for good, live or finished."""
     ids = Int8Array(job_ids)
-    rows = await database.run(TIMES, (ids, ids), api=True)
+
+    async def work(connection: Connection) -> list[Row]:
+        cursor = connection.cursor(row_factory=tuple_row, binary=True)
+        await cursor.execute(TIMES, (ids, ids))
+        rows = await cursor.fetchall()
+        if rows:
+            await cursor.execute(SEAL)
+        return rows
+
+    rows = await database.transact(work)
     return {job_id: (due_at, created_at) for job_id, due_at, created_at in rows}
 
 

@@ -34,12 +34,14 @@ RETURNING s.shard, s.epoch
 FENCE_IN: Final = _FENCE_IN.replace("{wait}", "")
 FENCE_IN_FREE: Final = _FENCE_IN.replace("{wait}", " SKIP LOCKED")
 
-# After a fence-in whose answer was lost: rows that carry my token and incarnation are mine.
+# After a fence-in whose answer was lost: rows that carry my token and incarnation are mine. They are locked, which is
+# written down, so that the answer waits for a synchronous standby: after a failover an epoch must not come twice.
 READ_BACK: Final = """
 SELECT s.shard, s.epoch
 FROM unnest(%s::int4[], %s::int8[], %s::int8[]) AS w(shard, generation, token)
 JOIN shards s ON s.shard = w.shard AND s.generation = w.generation AND s.token = w.token
 WHERE s.owner_incarnation = %s
+ORDER BY s.shard FOR SHARE OF s
 """
 
 # Waits for any statement of mine that still runs under FOR SHARE; a read after it is conclusive.

@@ -1,12 +1,14 @@
 """Two PostgreSQL servers, of which one is the synchronous standby of the other, and the failover between them."""
 
+import contextlib
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, LiteralString, Self
 
+import psutil
 import psycopg
 
 from server.embedded import PostgresInstallation
@@ -70,6 +72,19 @@ class PostgresPair:
         own = self.primary.dsn(database)
         hosts = ",".join(f"{LOOPBACK}:{port}" for port in ports)
         return f"{own.replace(f'{LOOPBACK}:{self.primary.port}', hosts)}?target_session_attrs=read-write"
+
+    @contextlib.contextmanager
+    def standby_held(self) -> Iterator[None]:
+        """Let the standby stand still, alive: no commit is acknowledged meanwhile."""
+        assert self.standby is not None, "the pair has no standby"
+        processes = psutil.Process(self.standby.pid).children()
+        for process in processes:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in processes:
+                process.resume()
 
     def failover(self) -> None:
         """Kill the primary (-9) and promote the standby. The killed one stays down until `rebuild`."""

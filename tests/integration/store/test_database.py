@@ -1,6 +1,8 @@
 """Statements that fail: what surely had no effect, what may have had one, and that connections come back."""
 
 import asyncio
+import os
+import signal
 import time
 from typing import Any
 
@@ -41,6 +43,23 @@ async def test_statement_of_a_killed_back_end_has_an_unknown_outcome(store: Benc
 async def test_statement_that_is_too_slow_has_an_unknown_outcome(store: Bench) -> None:
     with pytest.raises(UnknownOutcome, match=r"no answer from the database within 0\.2 s"):
         await store.database.run("SELECT pg_sleep(5)", timeout=0.2)
+
+
+async def test_statement_whose_back_end_hangs_ends_soon_after_its_deadline(database: str) -> None:
+    """It does not even hear that it is cancelled."""
+    one = Database(database, hot_connections=1, api_connections=1)
+    await one.open()
+    [(pid,)] = await one.run("SELECT pg_backend_pid()")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        before = time.monotonic()
+        with pytest.raises(UnknownOutcome, match=r"no answer from the database within 0\.2 s"):
+            await one.run("SELECT 1", timeout=0.2)
+        assert time.monotonic() - before < 3.0
+        assert await one.run("SELECT 1") == [(1,)]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        await one.close()
 
 
 async def test_statement_that_gets_no_connection_was_surely_not_sent(database: str) -> None:
