@@ -22,7 +22,7 @@ OVERRUN_TIMEOUT_S: Final = 1.0
 
 _TICK_S: Final = 0.05
 _BATCH: Final = 20
-_AT_A_TIME: Final = 12
+_AT_A_TIME: Final = 32
 _CALL_TIMEOUT_S: Final = 5.0
 _KEYS: Final = 12
 
