@@ -8,6 +8,7 @@ ApiError
 ├── Aborted           ABORTED              it was changed by someone else meanwhile
 ├── Exhausted         RESOURCE_EXHAUSTED   a limit or a full queue
 ├── OutcomeUnknown    UNAVAILABLE          a submit whose commit may or may not have happened
+├── NodeStopping      UNAVAILABLE          a call that was under way when the node stopped
 ├── NotLeading        UNAVAILABLE          an order that only the leader can carry out, and there is none, or it is away
 └── Relayed                                the answer of another node, passed on as it is
 
@@ -125,6 +126,19 @@ class OutcomeUnknown(ApiError):
             "OUTCOME_UNKNOWN",
             f"the connection to the database broke during the commit, the job may be stored or not: {advice}",
             {"repeat_is_safe": str(repeat_is_safe).lower()},
+            retry_after=RETRY_DELAY,
+        )
+
+
+class NodeStopping(ApiError):
+    """The node stops while it works on a call."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+
+    def __init__(self) -> None:
+        super().__init__(
+            "NODE_STOPPING",
+            "the node stops; what was asked for may have been done or not: ask another node",
             retry_after=RETRY_DELAY,
         )
 

@@ -5,9 +5,11 @@ service sees them. Errors that leave the service become statuses. Calls of other
 untouched.
 """
 
+import asyncio
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
@@ -16,7 +18,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from server.api.errors import InvalidRequest, status_of
+from server.api.errors import InvalidRequest, NodeStopping, status_of
 from server.domain.errors import InvalidInput
 
 OUR_METHODS: Final = "/shardwheel."
@@ -47,6 +49,14 @@ class RequestGuard(grpc.aio.ServerInterceptor):
     def __init__(self, observer: CallObserver | None = None) -> None:
         self._observer = observer
         self._guarded: dict[str, Handler] = {}
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._ending = False
+
+    def end_calls(self) -> None:
+        """End the calls that are under way with a status that says so: the node stops."""
+        self._ending = True
+        for task in list(self._calls):
+            task.cancel()
 
     async def intercept_service(
         self,
@@ -79,7 +89,8 @@ class RequestGuard(grpc.aio.ServerInterceptor):
         async def call(request: Any, context: Context) -> Any:
             started, code = time.perf_counter(), "CANCELLED"
             try:
-                answer = await behavior(_readable(request), context)
+                with self._under_way():
+                    answer = await behavior(_readable(request), context)
                 code = "OK"
             except grpc.aio.AbortError:
                 code = "ABORTED"
@@ -102,8 +113,9 @@ class RequestGuard(grpc.aio.ServerInterceptor):
         async def call(request: Any, context: Context) -> AsyncIterator[Any]:
             started, code = time.perf_counter(), "CANCELLED"
             try:
-                async for answer in behavior(_readable(request), context):
-                    yield answer
+                with self._under_way():
+                    async for answer in behavior(_readable(request), context):
+                        yield answer
                 code = "OK"
             except grpc.aio.AbortError:
                 code = "ABORTED"
@@ -116,6 +128,22 @@ class RequestGuard(grpc.aio.ServerInterceptor):
                 self._report(method, code, started)
 
         return call
+
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
+        """Let `end_calls` end what runs in here; raises `NodeStopping` then."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._ending:
+                raise
+            task.uncancel()
+            raise NodeStopping from None
+        finally:
+            self._calls.discard(task)
 
     def _report(self, method: str, code: str, started: float) -> None:
         if self._observer is not None:

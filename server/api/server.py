@@ -1,5 +1,6 @@
 """The gRPC server of a node: limits, keepalive, reflection, health, and our services behind the guard."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -53,6 +54,10 @@ _SERVICES: Final[Mapping[str, tuple[type, Callable[[Any, grpc.aio.Server], None]
 }
 
 
+# A call that was told to end may take so long until it is cut off.
+CUT_OFF_S: Final = 1.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
     """What one client may send and open. `concurrent_calls` counts all calls of the node, streams included."""
@@ -75,8 +80,9 @@ class ApiServer:
         observer: CallObserver | None = None,
     ) -> None:
         limits = limits or ServerLimits()
+        self._guard = RequestGuard(observer)
         self._server = grpc.aio.server(
-            interceptors=[RequestGuard(observer)],
+            interceptors=[self._guard],
             options=_options(limits),
             maximum_concurrent_rpcs=limits.concurrent_calls,
         )
@@ -108,9 +114,12 @@ class ApiServer:
             await self._health.set(name, status)
 
     async def stop(self, grace_s: float) -> None:
-        """Take no new calls, let those under way end within `grace_s` seconds, then cut them off."""
+        """Take no new calls, let those under way end within `grace_s` seconds, then end them with UNAVAILABLE."""
         await self._health.enter_graceful_shutdown()
-        await self._server.stop(grace_s)
+        stopping = asyncio.create_task(self._server.stop(grace_s + CUT_OFF_S))
+        if not (await asyncio.wait([stopping], timeout=grace_s))[0]:
+            self._guard.end_calls()
+        await stopping
 
     async def wait(self) -> None:
         """Return when the server has stopped."""

@@ -1,5 +1,6 @@
 """The server around the services: health, reflection, limits, errors that nobody foresaw."""
 
+import asyncio
 import logging
 from typing import TypeAlias
 
@@ -93,6 +94,17 @@ async def test_calls_are_observed(node: ApiNode) -> None:
         ("BulkSubmitJobs", "OK"),
     ]
     assert all(seconds > 0 for _, _, seconds in node.calls)
+
+
+async def test_a_call_under_way_is_told_that_the_node_stops(node: ApiNode) -> None:
+    job = await node.jobs.SubmitJob(pb.SubmitJobRequest(job=JobSpec(handler="never", payload=b"")))
+    call = node.jobs.WaitJob(pb.WaitJobRequest(id=job.job.id), timeout=30)
+    await asyncio.sleep(0.2)
+    assert not call.done()
+    await node.server.stop(0.1)
+    async with refused(grpc.StatusCode.UNAVAILABLE) as refusals:
+        await call
+    assert refusals[0].reason == "NODE_STOPPING"
 
 
 async def test_metadata_is_limited(node: ApiNode) -> None:
