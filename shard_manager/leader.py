@@ -53,6 +53,8 @@ class Leader:
         self._clock = clock
         self._last_owners = last_owners
         self._pacing: Pacing | None = None
+        # What was planned for last, if nothing had to change: planning a thousand shards every second costs.
+        self._nothing_to_plan: object = None
         self.orders = OrderQueue()
         """Orders that came in and wait for the next round."""
 
@@ -154,7 +156,14 @@ class Leader:
         incarnations = {node: member.incarnation for node, member in view.members.items()}
         decision = Decision(orders=orders.without_expired(self._clock(), incarnations), reason="")
         max_moves = None if pace.unbounded else self._max_moves if pace.voluntary else 0
+        asked = (dict(view.members), view.plan, decision.orders, pace.hold, max_moves)
+        if asked == self._nothing_to_plan:
+            if pace.voluntary:
+                pacing.balanced()
+            return view
         planned = self._plan(view, pace, decision, max_moves)
+        if not planned.changed and planned.plan.version:
+            self._nothing_to_plan = asked
         if pace.voluntary and not any(move.cause is MoveCause.BALANCE for move in planned.moves):
             pacing.balanced()
         return await self._write(pacing, view, planned, now_s)

@@ -157,8 +157,9 @@ class Claimer:
             self._start(partition, self._peek(partition, keys))
 
     def _busy_shards(self) -> set[int]:
-        of, lane = self._ownership.partition_of, self._ownership.lane
-        return {s for s in self._ownership.epochs if of[s] in self._busy or lane(of[s]).locked()}
+        owned = self._ownership
+        busy = [one for one in owned.served_partitions() if one in self._busy or owned.lane(one).locked()]
+        return {shard for partition in busy for shard, _ in owned.of_partition(partition)}
 
     def _plan(self, handler_id: int, free: int, busy: set[int], plans: dict[int, list[Part]]) -> None:
         takes = self._index.take(handler_id, free, busy)

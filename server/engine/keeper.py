@@ -114,8 +114,8 @@ class Keeper:
 
     async def _reconcile(self, partition: int) -> None:
         async with self._ownership.lane(partition):
-            for shard, _ in self._ownership.of_partition(partition):
-                rows = await self._store.load_running(partition, shard)
+            shards = [shard for shard, _ in self._ownership.of_partition(partition)]
+            for shard, rows in (await self._store.running_of_shards(partition, shards)).items():
                 await self._adoption.reconcile(partition, shard, rows)
 
     async def _clean(self, partition: int) -> None:

@@ -20,6 +20,7 @@ class Ownership:
         self.partition_of = partition_of
         self.partitions = max(partition_of) + 1
         self.epochs: dict[int, int] = {}
+        self._served: list[dict[int, int]] = [{} for _ in range(self.partitions)]
         self.on_fenced: Callable[[int], None] = lambda shard: None
         self._lanes = [asyncio.Lock() for _ in range(self.partitions)]
 
@@ -35,19 +36,20 @@ class Ownership:
     def add(self, shard: int, epoch: int) -> None:
         """Serve a shard at an epoch."""
         self.epochs[shard] = epoch
+        self._served[self.partition_of[shard]][shard] = epoch
 
     def remove(self, shard: int) -> None:
         """Stop serving a shard; a statement that is under way may still commit."""
         self.epochs.pop(shard, None)
+        self._served[self.partition_of[shard]].pop(shard, None)
 
     def of_partition(self, partition: int) -> list[tuple[int, int]]:
         """Return (shard, epoch) of the served shards of a partition, ascending."""
-        of = self.partition_of
-        return sorted((shard, epoch) for shard, epoch in self.epochs.items() if of[shard] == partition)
+        return sorted(self._served[partition].items())
 
     def served_partitions(self) -> list[int]:
         """Return the partitions with at least one served shard, ascending."""
-        return sorted({self.partition_of[shard] for shard in self.epochs})
+        return [partition for partition, served in enumerate(self._served) if served]
 
     def check(self, used: Iterable[tuple[int, int]], live: frozenset[int]) -> None:
         """Drop the shards that a fenced statement was sent with and did not find: another node owns them."""

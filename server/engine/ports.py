@@ -96,6 +96,9 @@ class RunningStore(Protocol):
     async def load_running(self, partition: int, shard: int) -> list[RunningJob]:
         """Return all running jobs of a shard."""
 
+    async def running_of_shards(self, partition: int, shards: Sequence[int]) -> dict[int, list[RunningJob]]:
+        """Return all running jobs of each of the shards."""
+
     async def running_of_workers(
         self, partition: int, shards: Sequence[int], workers: Sequence[int]
     ) -> list[RunningJob]:

@@ -135,6 +135,11 @@ class PostgresEngineStore:
         async with _translated():
             return await reap.load_running(self._database, partition, shard)
 
+    async def running_of_shards(self, partition: int, shards: Sequence[int]) -> dict[int, list[RunningJob]]:
+        """See `RunningStore`."""
+        async with _translated():
+            return await reap.running_of_shards(self._database, partition, shards)
+
     async def running_of_workers(
         self, partition: int, shards: Sequence[int], workers: Sequence[int]
     ) -> list[RunningJob]:

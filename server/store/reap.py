@@ -37,6 +37,11 @@ RUNNING: Final = Statement(
     " AND (j.worker_id, j.id) > (%s::int8, %s::int8) ORDER BY j.worker_id, j.id LIMIT %s::int8"
 )
 
+OF_SHARDS: Final = Statement(
+    "SELECT r.* FROM unnest(%s::int4[]) AS s(shard) CROSS JOIN LATERAL (SELECT " + _RUNNING_COLUMNS + " FROM {jobs} j"
+    " WHERE j.state = 1 AND j.shard = s.shard ORDER BY j.worker_id, j.id LIMIT %s::int8) r"
+)
+
 OF_WORKERS: Final = Statement(
     "SELECT r.* FROM unnest(%s::int4[]) AS s(shard) CROSS JOIN unnest(%s::int8[]) AS w(worker_id)"
     " CROSS JOIN LATERAL (SELECT " + _RUNNING_COLUMNS + " FROM {jobs} j"
@@ -156,6 +161,18 @@ async def load_running(database: Database, partition: int, shard: int) -> list[R
         if len(rows) < PAGE:
             return found
         after = (found[-1].worker_id, found[-1].ref.job_id)
+
+
+async def running_of_shards(database: Database, partition: int, shards: Sequence[int]) -> dict[int, list[RunningJob]]:
+    """Return all running jobs of each of the shards."""
+    found: dict[int, list[RunningJob]] = {shard: [] for shard in shards}
+    for row in await database.run(OF_SHARDS.on(partition), (Int4Array(shards), PAGE)):
+        job = _running(row)
+        found[job.shard].append(job)
+    for shard, jobs in found.items():
+        if len(jobs) >= PAGE:
+            found[shard] = await load_running(database, partition, shard)
+    return found
 
 
 async def running_of_workers(

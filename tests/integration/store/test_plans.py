@@ -166,6 +166,7 @@ CASES = [
     case("LOAD_FACTS", lambda d: finish.load_facts(d, P, RUNNING), 20, answers=20),
     case("STILL_THERE", lambda d: finish.still_there(d, P, [ref.job_id for ref in RUNNING]), 20, answers=20),
     case("RUNNING", lambda d: reap.load_running(d, P, 12), 500, answers=500),
+    case("OF_SHARDS", lambda d: reap.running_of_shards(d, P, ALL_SHARDS), 4 * 500, answers=4 * 500),
     case("OF_WORKERS", lambda d: reap.running_of_workers(d, P, ALL_SHARDS, [LOST_WORKER]), RUNNING_OF_LOST),
     case("OVERDUE", lambda d: reap.overdue(d, P, ALL_SHARDS), OVERDUE, answers=OVERDUE),
     case("EXPIRE", lambda d: reap.expire(d, P, EPOCHS), 2 * EXPIRED, writes=frozenset({"job_history_unsuccessful"})),

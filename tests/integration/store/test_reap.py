@@ -117,6 +117,9 @@ async def test_running_jobs_of_a_shard_are_read_page_by_page(store: Bench) -> No
     found = await reap.load_running(store.database, 0, 0)
     assert sorted(one.ref for one in found) == refs
     assert not any(one.overdue for one in found)
+    by_shard = await reap.running_of_shards(store.database, 0, [0, 1, 2])
+    assert {shard: len(jobs) for shard, jobs in by_shard.items()} == {0: count, 1: 1, 2: 0}
+    assert sorted(one.ref for one in by_shard[0]) == refs
 
 
 async def test_running_jobs_of_workers_are_found(store: Bench) -> None:
