@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.cluster.checker import Promise, check, check_completed, check_strikes, peak_of
+from tests.cluster.checker import check, check_completed, peak_of
+from tests.cluster.checker_times import check_strikes
 from tests.cluster.history import History, Recurring, Strike
 from tests.cluster.nemeses.processes import KILL_NODE, STOP_WORKER
+from tests.cluster.promises import Promise
 from tests.cluster.standing import Span, Standing
 from tests.unit.cluster.histories import (
     FIRST,

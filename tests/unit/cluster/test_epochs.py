@@ -2,8 +2,10 @@
 
 import pytest
 
-from tests.cluster.checker import Promise, check, check_epochs
+from tests.cluster.checker import check
+from tests.cluster.checker_times import check_epochs
 from tests.cluster.history import EpochRaise, Trespass
+from tests.cluster.promises import Promise
 from tests.unit.cluster.histories import history
 
 

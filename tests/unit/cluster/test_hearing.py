@@ -2,9 +2,10 @@
 
 import pytest
 
-from tests.cluster.checker import Promise, check
+from tests.cluster.checker import check
 from tests.cluster.hearing import RETURN_S, cut_off, intersection, union
 from tests.cluster.history import Cut, History, Life
+from tests.cluster.promises import Promise
 from tests.cluster.standing import Cause
 from tests.unit.cluster.histories import RESET_GRACE_S, again, at, execution, history, life, rerun, stop
 
