@@ -17,8 +17,9 @@ from tests.cluster.nemeses.base import (
     register,
 )
 from tests.cluster.processes import ClusterProcess
+from tests.support.waiting import NotReached
 
-# A victim may be stopped while it is asked to end.
+# A victim may be stopped, or cut off from PostgreSQL, while it is asked to end.
 _ENDED_S: Final = 40.0
 _LEADER_S: Final = 10.0
 
@@ -91,7 +92,11 @@ def _terminate(choose: Choose) -> Strike:
             yield []
             return
         try:
-            await victim.terminate(_ENDED_S)
+            try:
+                await victim.terminate(_ENDED_S)
+            except NotReached:
+                # It waits for what is broken as well; a service manager has no more patience either.
+                victim.kill()
             yield [victim.name]
         finally:
             victim.start()
