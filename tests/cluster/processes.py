@@ -64,6 +64,10 @@ class ClusterProcess(DemoProcess):
         """What it has printed since its latest start."""
         return self._output.read_bytes()[self._output_before :].decode(errors="replace")
 
+    def set_variables(self, variables: Mapping[str, str]) -> None:
+        """Add to its environment, from its next start on."""
+        self._environment |= variables
+
     def start(self) -> None:
         """Start it, unless it runs."""
         if not self.running:

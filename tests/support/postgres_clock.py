@@ -24,15 +24,29 @@ def find_library(places: Iterable[str] = _PLACES) -> Path | None:
     return None
 
 
+def ahead_by(offset_s: float) -> dict[str, str]:
+    """Return the environment of a process whose clock is to be `offset_s` ahead. Raises LookupError with `MISSING`."""
+    return _variables() | {"FAKETIME": f"{offset_s:+.3f}s"}
+
+
+def _variables() -> dict[str, str]:
+    library = find_library()
+    if library is None:
+        raise LookupError(MISSING)
+    return {
+        "LD_PRELOAD": str(library),
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        # A killed process could not remove it.
+        "FAKETIME_DISABLE_SHM": "1",
+    }
+
+
 class MovableClock:
     """The clock of the servers that run on `installation()`."""
 
     def __init__(self, folder: Path) -> None:
         """Keep the offset in `folder`, which every account must be able to read. Raises LookupError with `MISSING`."""
-        library = find_library()
-        if library is None:
-            raise LookupError(MISSING)
-        self._library = library
+        self._variables = _variables()
         self._folder = folder
         self._file = folder / "clock"
         self.offset_s = 0.0
@@ -40,14 +54,7 @@ class MovableClock:
 
     def installation(self, programs: PostgresInstallation | None = None) -> PostgresInstallation:
         """Return PostgreSQL programs that live by this clock; to be called once."""
-        variables = {
-            "LD_PRELOAD": str(self._library),
-            "FAKETIME_TIMESTAMP_FILE": str(self._file),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            # A killed server could not remove it.
-            "FAKETIME_DISABLE_SHM": "1",
-        }
+        variables = self._variables | {"FAKETIME_TIMESTAMP_FILE": str(self._file), "FAKETIME_NO_CACHE": "1"}
         return with_environment(self._folder / "bin", programs or default_installation(), variables)
 
     def set(self, offset_s: float) -> None:
