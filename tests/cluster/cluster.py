@@ -23,7 +23,7 @@ from tests.support.postgres_site import PostgresSite
 from tests.support.waiting import eventually
 
 WORKER_PROGRAM: Final = "tests.cluster.worker_program:worker"
-_START_TIMEOUT_S: Final = 30.0
+_START_TIMEOUT_S: Final = 90.0
 _STATUS_S: Final = 1.0
 # What a node prints once it has started.
 _SERVES: Final = "serves gRPC on"
