@@ -41,4 +41,7 @@ class Demand:
         waiting = {handler_id: self._index.waiting(handler_id) for handler_id in self._slots.handlers()}
         self._left = dict(waiting)
         for session in self._slots.sessions():
-            session.link.send_demand([(one, waiting[one]) for one in session.registered if waiting.get(one)])
+            own = [(one, waiting[one]) for one in session.registered if waiting.get(one)]
+            if own or session.told_demand:
+                session.told_demand = bool(own)
+                session.link.send_demand(own)

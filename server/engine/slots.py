@@ -33,6 +33,8 @@ class WorkerSession:
     """Reserved slots and outstanding attempts by handler."""
     reserved: dict[int, int] = field(default_factory=dict)
     """Those of them that are reserved and not bound to a job yet."""
+    told_demand: bool = False
+    """Whether the worker was told last that jobs wait."""
     unacked: int | None = None
     """Sequence of the latest credit that is not acknowledged."""
     heard_at: float = field(default_factory=time.monotonic)

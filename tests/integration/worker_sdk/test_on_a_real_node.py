@@ -1,0 +1,81 @@
+"""The SDK's worker on a real node, where it is hard to be taken for alive."""
+
+import asyncio
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.integration.worker_sdk.conftest import Workers
+from tests.support.idle_proxy import IdleProxy
+from tests.support.nodes import finished, history, running_node, submit
+from tests.support.raw_worker import RawWorker
+from tests.support.waiting import eventually
+from worker_sdk import Context, Worker
+
+LEASE_S = 2.0
+
+
+async def test_a_handler_that_blocks_its_loop_for_longer_than_the_lease_is_not_run_twice(
+    database: str, tmp_path: Path, workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C14: the worker stays alive, and says what is wrong."""
+    runs: Counter[int] = Counter()
+
+    def blocking(name: str, address: str) -> Worker:
+        worker = Worker(address, name=name, blocked_after=0.3)
+
+        @worker.handler("block", max_concurrency=1)
+        async def block(payload: object, ctx: Context) -> None:
+            runs[ctx.job_id] += 1
+            time.sleep(3 * LEASE_S)  # noqa: ASYNC251 - what must not be done is the point of this test
+
+        return worker
+
+    async with running_node(database, tmp_path, worker_lease=f"{LEASE_S}s") as node:
+        await workers.start(blocking("one", node.address))
+        await workers.start(blocking("other", node.address))
+        await eventually(lambda: len(node.engine.slots.sessions()) == 2)
+        [job_id] = await submit(node, "block")
+        await finished(node, [job_id], timeout=30)
+        assert runs == {job_id: 1}
+        assert [one.attempt for one in await history(node, job_id)] == [1]
+        assert any("event loop blocked" in record.getMessage() for record in caplog.records)
+        await workers.stop_all()
+
+
+@pytest.mark.parametrize(
+    ("patience_s", "idle_s", "heartbeat"),
+    [(1.5, 6.0, "400ms"), pytest.param(60.0, 600.0, "3s", marks=pytest.mark.soak)],
+)
+async def test_an_idle_stream_survives_a_proxy_that_wants_to_see_data(
+    database: str, tmp_path: Path, workers: Workers, patience_s: float, idle_s: float, heartbeat: str
+) -> None:
+    """C16: the proxy drops streams without DATA frames and passes no PING."""
+    settings = {"heartbeat": heartbeat, "worker_lease": "15s", "reset_grace": "5s"}
+    async with (
+        running_node(database, tmp_path, **settings) as node,
+        IdleProxy(node.address, patience_s=patience_s) as proxy,
+    ):
+        # What the proxy does to a worker that says nothing.
+        mute = RawWorker(proxy.address, handlers={"h": 1}, name="mute")
+        mute.polite = False
+        await mute.connect(credit=False)
+        await eventually(lambda: proxy.cut == 1, timeout_s=3 * patience_s)
+        await mute.break_stream()
+        worker = Worker(proxy.address, name="w", watchdog=0)
+
+        @worker.handler("h")
+        async def handle(payload: object) -> None:
+            await asyncio.sleep(0)
+
+        await workers.start(worker)
+        await eventually(lambda: node.engine.slots.sessions())
+        [session] = node.engine.slots.sessions()
+        await asyncio.sleep(idle_s)
+        print(f"idle for {idle_s:g} s behind a proxy with a patience of {patience_s:g} s; {proxy.pings} PINGs dropped")
+        assert proxy.cut == 1
+        assert node.engine.slots.sessions() == [session]
+        await finished(node, await submit(node, "h"))
+        await workers.stop_all()
