@@ -95,6 +95,8 @@ class Fault:
     hold_s: Callable[[random.Random, Times], float] = briefly
     """Draws how long the fault stays in force."""
     needs: frozenset[Need] = frozenset()
+    for_all: bool = False
+    """Whether nothing at all can be served meanwhile: many of these in a row would leave nothing to be broken."""
 
 
 REGISTRY: Final[dict[str, Fault]] = {}

@@ -8,17 +8,19 @@ from tests.cluster.nemeses.base import REGISTRY, Blow, Times
 
 EVERY_S: Final = 3.2
 _FIRST_S: Final = 1.5
+_WEIGHT_FOR_ALL: Final = 0.3
 
 
 def plan(seed: int, seconds: float, faults: Sequence[str], *, times: Times, every_s: float = EVERY_S) -> list[Blow]:
     """Return blows for `seconds` of load: every fault at least once, then at random, in a random order.
 
-    Their mean distance is `every_s`, or shorter if all faults would not fit otherwise. What is broken is whole again
+    Those that leave nothing to be served are drawn less often. Their mean distance is `every_s`, or shorter if all faults would not fit otherwise. What is broken is whole again
     when the load ends, as far as a fault takes no longer than that. The same arguments give the same plan.
     """
     draw = random.Random(seed)
     count = max(len(faults), int((seconds - _FIRST_S) / every_s))
-    order = [*faults, *(draw.choice(faults) for _ in range(count - len(faults)))]
+    weights = [_WEIGHT_FOR_ALL if REGISTRY[kind].for_all else 1.0 for kind in faults]
+    order = [*faults, *draw.choices(faults, weights, k=count - len(faults))]
     draw.shuffle(order)
     step = (seconds - _FIRST_S) / count
     blows = []

@@ -77,9 +77,11 @@ async def _once_there(cluster: Cluster, attack: "partial[int] | partial[int | No
     return True
 
 
-KILL_POSTGRES: Final = register(Fault(kind="kill_postgres", strike=_kill)).kind
-POSTGRES_AWAY: Final = register(Fault(kind="postgres_away", strike=_kill, hold_s=beyond_a_lease)).kind
-RESTART_FAST: Final = register(Fault(kind="restart_postgres_fast", strike=_restart(StopMode.FAST))).kind
-RESTART_IMMEDIATE: Final = register(Fault(kind="restart_postgres_immediate", strike=_restart(StopMode.IMMEDIATE))).kind
-TERMINATE_BACKENDS: Final = register(Fault(kind="terminate_backends", strike=_terminate_backends)).kind
-KILL_BACKEND: Final = register(Fault(kind="kill_backend", strike=_kill_backend)).kind
+KILL_POSTGRES: Final = register(Fault(for_all=True, kind="kill_postgres", strike=_kill)).kind
+POSTGRES_AWAY: Final = register(Fault(for_all=True, kind="postgres_away", strike=_kill, hold_s=beyond_a_lease)).kind
+RESTART_FAST: Final = register(Fault(for_all=True, kind="restart_postgres_fast", strike=_restart(StopMode.FAST))).kind
+RESTART_IMMEDIATE: Final = register(
+    Fault(for_all=True, kind="restart_postgres_immediate", strike=_restart(StopMode.IMMEDIATE))
+).kind
+TERMINATE_BACKENDS: Final = register(Fault(for_all=True, kind="terminate_backends", strike=_terminate_backends)).kind
+KILL_BACKEND: Final = register(Fault(for_all=True, kind="kill_backend", strike=_kill_backend)).kind

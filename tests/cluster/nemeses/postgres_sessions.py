@@ -71,7 +71,7 @@ Obstacle = Callable[[Cluster, Blow], AbstractContextManager[object]]
 
 
 def _fault(kind: str, obstacle: Obstacle) -> str:
-    return register(Fault(kind=kind, strike=_held(obstacle), hold_s=_for_some_seconds)).kind
+    return register(Fault(for_all=True, kind=kind, strike=_held(obstacle), hold_s=_for_some_seconds)).kind
 
 
 EXHAUST_CONNECTIONS: Final = _fault("exhaust_connections", _exhaust)

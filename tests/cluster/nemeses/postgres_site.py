@@ -83,16 +83,23 @@ def _for_some_seconds(draw: random.Random, times: Times) -> float:
     return draw.uniform(2.0, 6.0)
 
 
-FAILOVER: Final = register(Fault(kind="failover", strike=_failover, needs=frozenset({Need.STANDBY}))).kind
+FAILOVER: Final = register(Fault(for_all=True, kind="failover", strike=_failover, needs=frozenset({Need.STANDBY}))).kind
 STANDBY_AWAY: Final = register(
-    Fault(kind="standby_away", strike=_standby_away, hold_s=_for_some_seconds, needs=frozenset({Need.STANDBY}))
+    Fault(
+        for_all=True,
+        kind="standby_away",
+        strike=_standby_away,
+        hold_s=_for_some_seconds,
+        needs=frozenset({Need.STANDBY}),
+    )
 ).kind
 # What became due meanwhile would be of the future again if the clock went back, for as long as the jump: it stays.
 CLOCK_FORWARD: Final = register(
-    Fault(kind="clock_forward", strike=_jump(JUMP_S, back=False), needs=frozenset({Need.FAKE_TIME}))
+    Fault(for_all=True, kind="clock_forward", strike=_jump(JUMP_S, back=False), needs=frozenset({Need.FAKE_TIME}))
 ).kind
 CLOCK_BACK: Final = register(
     Fault(
+        for_all=True,
         kind="clock_back",
         strike=_jump(-JUMP_S, back=True),
         hold_s=_for_some_seconds,
@@ -100,5 +107,7 @@ CLOCK_BACK: Final = register(
     )
 ).kind
 FULL_DISK: Final = register(
-    Fault(kind="full_disk", strike=_fill_disk, hold_s=_for_some_seconds, needs=frozenset({Need.SMALL_DISK}))
+    Fault(
+        for_all=True, kind="full_disk", strike=_fill_disk, hold_s=_for_some_seconds, needs=frozenset({Need.SMALL_DISK})
+    )
 ).kind

@@ -125,4 +125,4 @@ TERMINATE_WORKER: Final = register(Fault(kind="terminate_worker", strike=_termin
 STOP_NODE: Final = register(Fault(kind="stop_node", strike=_stop(_a_node), hold_s=around_a_session)).kind
 STOP_LEADER: Final = register(Fault(kind="stop_leader", strike=_stop(_the_leader), hold_s=beyond_a_session)).kind
 STOP_WORKER: Final = register(Fault(kind="stop_worker", strike=_stop(_a_worker), hold_s=beyond_a_lease)).kind
-NODES_AWAY: Final = register(Fault(kind="nodes_away", strike=_kill_all_nodes, hold_s=beyond_a_lease)).kind
+NODES_AWAY: Final = register(Fault(for_all=True, kind="nodes_away", strike=_kill_all_nodes, hold_s=beyond_a_lease)).kind
