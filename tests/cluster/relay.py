@@ -140,7 +140,11 @@ class Half(asyncio.Protocol):
             return
         self.told = True
         if not other.told:
-            other.transport.write_eof()
+            try:
+                other.transport.write_eof()
+            except OSError:
+                # It is gone already, and has not been told of that yet.
+                other.transport.abort()
             return
         for half in (self, other):
             if half.transport is not None:
