@@ -108,7 +108,7 @@ class Node:
 
     def waits(self, reason: str) -> None:
         """It is alive, says why it is not ready, and serves nothing."""
-        wait_until(lambda: reason in self.not_ready(), timeout_s=20, what=f"/readyz with {reason!r}")
+        wait_until(lambda: reason in self.not_ready(), timeout_s=60, what=f"/readyz with {reason!r}")
         assert self.get("/healthz")[0] == 200
         assert not self.serves()
 
@@ -151,7 +151,7 @@ def test_a_database_that_is_away_is_waited_for(folder: Path, postgres: PostgresS
 
             # Once it serves, it says when the database is away, and that it is back.
             postgres.stop()
-            wait_until(lambda: "no answer for" in node.not_ready(), timeout_s=20, what="/readyz without a database")
+            wait_until(lambda: "no answer for" in node.not_ready(), timeout_s=60, what="/readyz without a database")
             assert node.get("/healthz")[0] == 200
             postgres.start()
             node.becomes_ready()
@@ -192,7 +192,7 @@ def test_a_wrong_address_of_zookeeper_is_told_while_it_waits(
 ) -> None:
     node = Node(folder, database, coordinator="zookeeper", zookeeper=hosts)
     with node.running() as command:
-        wait_until(lambda: reason in node.not_ready(), timeout_s=20, what=f"/readyz with {reason!r}")
+        wait_until(lambda: reason in node.not_ready(), timeout_s=60, what=f"/readyz with {reason!r}")
         assert not node.serves()
         # The wrong address is not what the cluster is bound to.
         with psycopg.connect(database) as connection:
