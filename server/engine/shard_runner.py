@@ -44,22 +44,41 @@ class ShardRunner:
         self._started = started
         self._stopped = stopped
         self._give_back = give_back
+        # Of each partition the shards, with epochs, whose starts wait for the lane.
+        self._starting: dict[int, dict[int, int]] = {}
 
     async def fence_in(self, leases: Sequence[tuple[int, int, int]]) -> dict[int, int]:
         """Fence in with (shard, generation, token) of each lease; return the epochs of the accepted ones."""
         return await self._store.fence_in(leases)
 
     async def start(self, shard: int, epoch: int) -> None:
-        """Serve a shard from now on."""
+        """Serve a shard from now on.
+
+        Starts of one partition that come together are carried out together: a node may be given a thousand at once.
+        """
         partition = self._ownership.partition_of[shard]
-        async with self._ownership.lane(partition):
-            running = await self._store.load_running(partition, shard)
+        starting = self._starting.setdefault(partition, {})
+        starting[shard] = epoch
+        try:
+            async with self._ownership.lane(partition):
+                if shard in starting:
+                    await self._start_all(partition, starting)
+        finally:
+            starting.pop(shard, None)
+
+    async def _start_all(self, partition: int, starting: dict[int, int]) -> None:
+        """Start what waits for it, with the lane held."""
+        running = await self._store.running_of_shards(partition, sorted(starting))
+        # A start that was given up meanwhile has taken its shard out again.
+        started = {shard: starting.pop(shard) for shard in running if shard in starting}
+        for shard, epoch in started.items():
             self._registry.forget_shard(shard)
-            self._adoption.taken_over(running)
+            self._adoption.taken_over(running[shard])
             self._ownership.add(shard, epoch)
-        self._adoption.hello_shards([(shard, epoch)])
-        self._started(shard)
-        log.debug("shard started", extra={"shard": shard, "epoch": epoch, "running": len(running)})
+            log.debug("shard started", extra={"shard": shard, "epoch": epoch, "running": len(running[shard])})
+        self._adoption.hello_shards(sorted(started.items()))
+        for shard in started:
+            self._started(shard)
 
     async def stop(self, shard: int) -> None:
         """Serve a shard no more; returns when no statement of it is under way."""
