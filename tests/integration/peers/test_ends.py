@@ -149,8 +149,9 @@ async def complete_itself(database: str, job: Assignment) -> None:
 
 @pytest.mark.parametrize("told_at", ["the owner", "another node"])
 async def test_a_key_is_freed_when_a_worker_has_completed_its_job_itself(
-    cluster: Cluster, database: str, told_at: str
+    cluster: Cluster, database: str, told_at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("server.api.end_watch.EndWatch._pause", no_slow_poll)
     first, second, third = cluster.nodes
     async with (
         raw_worker(first.address, {"h": 4}, name="w") as worker,
@@ -171,8 +172,9 @@ async def test_a_key_is_freed_when_a_worker_has_completed_its_job_itself(
 
 
 async def test_a_cancel_through_any_node_makes_room_under_the_key_and_ends_waits(
-    cluster: Cluster, workers: dict[str, RawWorker]
+    cluster: Cluster, workers: dict[str, RawWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("server.api.end_watch.EndWatch._pause", no_slow_poll)
     first, second, third = cluster.nodes
     worker = workers["node-a"]
     async with jobs_at(second) as jobs, jobs_at(third) as others:
@@ -187,8 +189,10 @@ async def test_a_cancel_through_any_node_makes_room_under_the_key_and_ends_waits
         await eventually(lambda: states(first, [chosen, waiting], [0, 2]), what="the next job of the key")
         call = asyncio.ensure_future(others.WaitJob(pb.WaitJobRequest(id=chosen)))
         await eventually(lambda: watches(first), what="the watch")
+        # The look that follows a new watch is over.
+        await asyncio.sleep(0.3)
         await jobs.CancelJob(pb.CancelJobRequest(id=chosen))
-        assert (await asyncio.wait_for(call, 0.9)).job.state == Job.CANCELLED
+        assert (await asyncio.wait_for(call, 5)).job.state == Job.CANCELLED
         worker.credit({"h": 4})
         [following] = await worker.next_jobs(1, timeout=5)
         assert following.job_id == waiting
