@@ -42,7 +42,7 @@ JOBS: Final = (
 SHARD: Final = "SELECT epoch, generation, token, owner_incarnation FROM shards WHERE shard = 0"
 
 # Near enough to the present one to be right quite often: how far a claim or epoch is off.
-off_by = st.sampled_from((0, 0, 0, -1, 1))
+off_by = st.sampled_from((0, 0, 0, 0, 0, 0, -1, 1))
 outcomes = st.sampled_from((State.COMPLETED, State.FAILED, State.CANCELLED))
 
 
@@ -65,9 +65,9 @@ class RealStore(RuleBasedStateMachine):
         """Wait for work on the database."""
         return self.runner.run(work)
 
-    @initialize()
-    def begin(self) -> None:
-        """As after `bench`, without jobs."""
+    @initialize(target=jobs)
+    def begin(self) -> Any:
+        """As after `bench`, with some jobs, of which two run."""
         for statement in (
             "DELETE FROM jobs WHERE shard = 0",
             "UPDATE workers SET lease_until = now() + interval '1 hour', ended_at = NULL",
@@ -79,6 +79,10 @@ class RealStore(RuleBasedStateMachine):
                 FIRST.epoch, *FIRST.lease, FIRST.owner,
             )
         )  # fmt: skip
+        ids = self.run(self.store.submit(3))
+        self.rows |= dict.fromkeys(ids, Job())
+        self.claim_some(2, FIRST.epoch, self.store.worker)
+        return multiple(*ids)
 
     # The shard.
 
@@ -147,7 +151,10 @@ class RealStore(RuleBasedStateMachine):
 
     @rule(slots=st.integers(1, 3), off=off_by, second=st.booleans())
     def claim(self, slots: int, off: int, second: bool) -> None:
-        worker, epoch = self._worker(second), self.shard.epoch + off
+        self.claim_some(slots, self.shard.epoch + off, self._worker(second))
+
+    def claim_some(self, slots: int, epoch: int, worker: int) -> None:
+        """Claim, and compare."""
         pending = [job_id for job_id, job in self.rows.items() if job.state is State.PENDING]
         probe = self.store.probe(slots, workers=[worker] * slots)
         answer = self.run(claim.claim(self.store.database, 0, [(0, epoch)], [probe]))

@@ -50,7 +50,7 @@ MUTATIONS: Final = (
         name="generation of a lease",
         module="server.store.shards",
         replaced=(("WHERE (s.generation, s.token) < (w.generation, w.token)", "WHERE s.token < w.token"),),
-        caught_by=(f"{_STORE}/test_fence.py::test_fence_in_raises_the_epoch_for_a_newer_token_only", _MODELS),
+        caught_by=(f"{_STORE}/test_fence.py::test_fence_in_raises_the_epoch_for_a_newer_token_only",),
     ),
     Mutation(
         name="epoch gate of the worker",
@@ -89,12 +89,15 @@ MUTATIONS: Final = (
         name="re-check of the lease in the reaper's statement",
         module="server.store.finish",
         replaced=(("FROM workers k WHERE k.id = j.worker_id", "FROM workers k WHERE true OR k.id = j.worker_id"),),
-        caught_by=(f"{_STORE}/test_finish.py::test_recheck_lets_a_worker_live_that_came_back", _MODELS),
+        caught_by=(f"{_STORE}/test_finish.py::test_recheck_lets_a_worker_live_that_came_back",),
     ),
     Mutation(
         name="re-check of who is heard in the reaper",
         module="server.engine.reaper",
-        replaced=(("dead = [worker for worker in dead if not self._slots.heard(worker)]", "dead = list(dead)"),),
+        replaced=(
+            ("dead = [worker for worker in dead if not self._slots.heard(worker)]", "dead = list(dead)"),
+            ("found = [one for one in found if not self._slots.heard(one.worker_id)]", "found = list(found)"),
+        ),
         caught_by=(
             "tests/integration/engine/test_liveness.py"
             "::test_a_worker_that_comes_back_during_a_reap_keeps_what_it_is_given_meanwhile",
@@ -104,13 +107,13 @@ MUTATIONS: Final = (
         name="grace of a timeout",
         module="server.store.finish",
         replaced=(("j.timeout_at <= now() - %s::int8 * interval '1 millisecond'", "%s::int8 IS NOT NULL"),),
-        caught_by=(f"{_STORE}/test_finish.py::test_recheck_lets_an_attempt_run_until_its_grace_is_over", _MODELS),
+        caught_by=(f"{_STORE}/test_finish.py::test_recheck_lets_an_attempt_run_until_its_grace_is_over",),
     ),
     Mutation(
         name="a cancel stops a retry",
         module="server.store.finish",
         replaced=(("WHERE NOT j.cancel_requested <recheck>", "WHERE true <recheck>"),),
-        caught_by=(f"{_STORE}/test_finish.py::test_a_cancel_between_a_failure_and_its_retry_is_not_lost", _MODELS),
+        caught_by=(f"{_STORE}/test_finish.py::test_a_cancel_between_a_failure_and_its_retry_is_not_lost",),
     ),
     Mutation(
         name="rank within a concurrency key",
@@ -138,7 +141,9 @@ MUTATIONS: Final = (
         name="a slot is given away only when it was let go",
         module="worker_sdk.credit",
         replaced=(("headroom = limit - sum(possible.values())", "headroom = limit"),),
-        caught_by=("tests/unit/worker_sdk/test_credit.py::TestSlots",),
+        caught_by=(
+            "tests/unit/worker_sdk/test_credit.py::test_a_slot_is_given_to_a_node_only_when_another_has_let_it_go",
+        ),
     ),
     Mutation(
         name="few moves at a time",

@@ -1,11 +1,14 @@
 """Which workers count as dead, and what becomes of their attempts."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from unittest import mock
 
 import grpc
+import psycopg
 import pytest
 
 from server.app import Node
@@ -47,9 +50,18 @@ async def test_late_completion(node: Node) -> None:
     assert [one.result for one in await history(node, job_id)] == [b"by b"]
 
 
-async def test_a_worker_that_comes_back_during_a_reap_keeps_what_it_is_given_meanwhile(node: Node) -> None:
+async def test_a_worker_that_comes_back_during_a_reap_keeps_what_it_is_given_meanwhile(
+    node: Node, database: str
+) -> None:
     """The reaper goes from partition to partition with what it knew before the worker was heard again."""
-    gate = Gate()
+    gate, reaper, reaped = Gate(), node.engine.reaper, asyncio.Event()
+    reap = reaper._reap
+
+    async def noted(suspects: list[int], as_of: datetime) -> None:
+        await reap(suspects, as_of)
+        if suspects:
+            reaped.set()
+
     async with raw_worker(node.address, {"mail": 3}, "w") as worker:
         await submit(node, "mail", shard=0, backoff=AT_ONCE)
         await submit(node, "mail", shard=60, backoff=AT_ONCE)
@@ -57,25 +69,39 @@ async def test_a_worker_that_comes_back_during_a_reap_keeps_what_it_is_given_mea
         await eventually(node.engine.liveness.may_reap_by_lease, timeout_s=2 * LEASE_S)
         [session] = node.engine.slots.sessions()
         node.engine.failpoints.set("reap.selected", gate)
-        worker.freeze()
-        await asyncio.wait_for(gate.reached.wait(), 5 * LEASE_S)
-        worker.thaw()
-        await eventually(lambda: node.engine.slots.heard(session.worker_id))
-        [job_id] = await submit(node, "mail", shard=61)
-        [job] = await worker.next_jobs(1)
-        reaping = asyncio.create_task(node.engine.reaper.reap_once())
-        # As if no renewal had come through yet.
-        await node.database.run("UPDATE workers SET lease_until = now() - interval '1 hour'", api=True)
-        node.engine.failpoints.set("reap.selected", None)
-        gate.opened.set()
-        await reaping
-        async with node.engine.ownership.lane(node.engine.ownership.partition_of[61]):
-            pass
-        found = await row(node, job_id)
+        with mock.patch.object(reaper, "_reap", noted):
+            worker.freeze()
+            await asyncio.wait_for(gate.reached.wait(), 5 * LEASE_S)
+            reaped.clear()
+            worker.thaw()
+            await eventually(lambda: node.engine.slots.heard(session.worker_id))
+            [job_id] = await submit(node, "mail", shard=61)
+            [job] = await worker.next_jobs(1)
+            async with lease_over(node, database):
+                node.engine.failpoints.set("reap.selected", None)
+                gate.opened.set()
+                await asyncio.wait_for(reaped.wait(), 10)
+                found = await row(node, job_id)
         assert found is not None
         assert (found.state, found.attempt, found.open_claim) == (1, 1, job.claim)
         worker.complete([job])
         assert await worker.acked(job) == pb.ResultAck.ACCEPTED
+
+
+@contextlib.asynccontextmanager
+async def lease_over(node: Node, database: str) -> AsyncIterator[None]:
+    """As if no renewal had come through since the workers' leases were over."""
+    async with await psycopg.AsyncConnection.connect(database) as holder:
+        await holder.execute("SET idle_in_transaction_session_timeout = 0")
+        await holder.commit()
+        while True:
+            await node.database.run("UPDATE workers SET lease_until = now() - interval '1 hour'", api=True)
+            held = await holder.execute("SELECT lease_until < now() FROM workers FOR UPDATE")
+            if all(over for (over,) in await held.fetchall()):
+                break
+            await holder.rollback()
+        yield
+        await holder.rollback()
 
 
 async def test_work_of_a_lost_worker_is_accepted_until_the_next_claim(node: Node) -> None:

@@ -63,6 +63,19 @@ def test_idle_slots_stay_where_they_are_as_far_as_there_are_any(
         assert all(shares[one] >= keep.get(one, 0) for one in used)
 
 
+def test_a_slot_is_given_to_a_node_only_when_another_has_let_it_go() -> None:
+    book = CreditBook({"h": 4})
+    book.join("first")
+    [all_of_them] = book.grants({}, {}, 0)
+    book.acknowledge("first", all_of_them.sequence)
+    book.join("second")
+    told = {grant.stream: grant for grant in book.grants({}, {}, 0, spread=True)}
+    assert {stream: grant.slots for stream, grant in told.items()} == {"first": {"h": 2}, "second": {"h": 0}}
+    assert book.grants({}, {}, 0, spread=True) == []
+    book.acknowledge("first", told["first"].sequence)
+    assert [(grant.stream, grant.slots) for grant in book.grants({}, {}, 0, spread=True)] == [("second", {"h": 2})]
+
+
 @dataclasses.dataclass
 class Stream:
     """One stream of the worker, what its node believes, and what is on its way both ways, in order."""
@@ -139,12 +152,13 @@ class Slots(RuleBasedStateMachine):
             stream.credit = message.slots["h"]
             stream.to_worker.append(message.sequence)
 
-    @rule(node=st.sampled_from(NODES))
-    def node_hands_out(self, node: str) -> None:
+    @rule(node=st.sampled_from(NODES), jobs=st.integers(1, 5))
+    def node_hands_out(self, node: str, jobs: int = 1) -> None:
         name = self.of_node(node)
-        if name is not None and self.streams[name].outstanding < self.streams[name].credit:
-            self.streams[name].outstanding += 1
-            self.streams[name].to_worker.append(0)
+        if name is not None:
+            jobs = min(jobs, self.streams[name].credit - self.streams[name].outstanding)
+            self.streams[name].outstanding += max(jobs, 0)
+            self.streams[name].to_worker += [0] * jobs
 
     @rule(node=st.sampled_from(NODES))
     def worker_reads(self, node: str) -> None:
