@@ -11,10 +11,12 @@ class Admission:
 
     worker_id: int | None
     """Id of the incarnation's row; None if it was not let in."""
-    name_taken: bool = False
-    """Another incarnation of the name lives."""
+    heard: bool = False
+    """This node hears another incarnation of the name."""
+    leased: bool = False
+    """The lease of another incarnation runs without a doubt."""
     undecided: bool = False
-    """Whether another incarnation lives will show shortly."""
+    """There is a young doubt about another incarnation: whether it lives will show shortly."""
     superseded: Sequence[int] = field(default_factory=list)
     """Ids of older incarnations that have ended with this."""
 

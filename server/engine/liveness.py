@@ -20,6 +20,7 @@ from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 from server.domain.ending import NO_LEASE
+from server.domain.worker_lease import Admission
 from server.engine.clock import DatabaseClock
 from server.engine.loops import every
 from server.engine.ports import OutcomeUnknown, StoreUnavailable, WorkerStore
@@ -83,7 +84,7 @@ class Liveness:
         """
         door = self._doors.setdefault((namespace_id, name), asyncio.Lock())
         async with door:
-            deadline = time.monotonic() + self._settling.total_seconds() + self._tick_s
+            began = time.monotonic()
             while True:
                 admission = await self._store.admit_worker(
                     namespace_id,
@@ -96,7 +97,7 @@ class Liveness:
                     alone=self.alone(),
                     settling=self._settling,
                 )
-                if not admission.undecided or time.monotonic() > deadline:
+                if not self._worth_waiting(admission, time.monotonic() - began):
                     break
                 await asyncio.sleep(self._tick_s / 4)
             if admission.superseded:
@@ -105,7 +106,7 @@ class Liveness:
             if admission.worker_id is not None:
                 self._expected[admission.worker_id] = (namespace_id, name), time.monotonic()
                 return admission.worker_id
-        if admission.name_taken or admission.undecided:
+        if admission.heard or admission.leased or admission.undecided:
             raise WorkerRefused(
                 f"worker {name!r} is already connected as another incarnation: give each worker its own name, "
                 "or stop the other one first"
@@ -185,6 +186,14 @@ class Liveness:
     def stop(self) -> None:
         """Doubt no worker any more: from now on streams end because this node stops."""
         self.resets.stop()
+
+    def _worth_waiting(self, admission: Admission, waited_s: float) -> bool:
+        """Whether another incarnation may turn out to be dead: its stream may have broken just now, elsewhere."""
+        if admission.heard:
+            return False
+        if admission.leased:
+            return waited_s < self._tick_s
+        return admission.undecided and waited_s < self._settling.total_seconds() + 2 * self._tick_s
 
     def _heard_as(self, name: Name) -> list[int]:
         """Return the ids of the workers of a name that this node hears or has just let in."""

@@ -37,22 +37,23 @@ others AS MATERIALIZED (
     WHERE w.namespace_id = %s::int4 AND w.name = %s::text AND w.incarnation <> %s::int8 AND w.ended_at IS NULL
     ORDER BY w.id FOR UPDATE),
 verdict AS MATERIALIZED (
-    SELECT COALESCE(bool_or(o.heard OR o.leased), false) AS refused, COALESCE(bool_or(o.open), false) AS open,
+    SELECT COALESCE(bool_or(o.heard), false) AS heard, COALESCE(bool_or(o.leased), false) AS leased,
+        COALESCE(bool_or(o.open), false) AS open,
         (SELECT ended FROM mine) > 0 AS ended
     FROM others o),
 superseded AS (
     UPDATE workers w SET ended_at = now(), end_reason = 'superseded', lease_until = LEAST(w.lease_until, now())
-    FROM others o, verdict v WHERE w.id = o.id AND NOT (v.refused OR v.open OR v.ended) RETURNING w.id),
+    FROM others o, verdict v WHERE w.id = o.id AND NOT (v.heard OR v.leased OR v.open OR v.ended) RETURNING w.id),
 admitted AS (
     INSERT INTO workers AS w (namespace_id, name, incarnation, sdk, handlers, lease_until)
     SELECT %s::int4, %s::text, %s::int8, %s::text, %s::jsonb, now() + %s::int8 * interval '1 millisecond'
-    FROM verdict v, (SELECT count(*) FROM superseded) done WHERE NOT (v.refused OR v.open OR v.ended)
+    FROM verdict v, (SELECT count(*) FROM superseded) done WHERE NOT (v.heard OR v.leased OR v.open OR v.ended)
     ON CONFLICT (namespace_id, name, incarnation) DO UPDATE
     SET lease_until = GREATEST(w.lease_until, EXCLUDED.lease_until), sdk = EXCLUDED.sdk, handlers = EXCLUDED.handlers,
         doubted_at = NULL, lost_at = NULL
     WHERE w.ended_at IS NULL
     RETURNING w.id)
-SELECT (SELECT id FROM admitted), v.refused, v.open, ARRAY(SELECT id FROM superseded) FROM verdict v
+SELECT (SELECT id FROM admitted), v.heard, v.leased, v.open, ARRAY(SELECT id FROM superseded) FROM verdict v
 """
 
 # A lease reaches from when the worker was heard, not from when that is written down. It is written once a third of it
@@ -146,13 +147,13 @@ async def admit(
     params = (*who, *judged, *who, *who, sdk, handlers.decode(), milliseconds(lease))
     for tries_left in (2, 1, 0):
         try:
-            [(worker_id, refused, undecided, superseded)] = await database.run(ADMIT, params)
+            [row] = await database.run(ADMIT, params)
         except Refused as error:
             # Another newcomer was first. Now its row is there to be met.
             if error.sqlstate != _UNIQUE_VIOLATION or not tries_left:
                 raise
         else:
-            return Admission(worker_id, name_taken=refused, undecided=undecided and not refused, superseded=superseded)
+            return Admission(*row)
     raise AssertionError("unreachable")
 
 

@@ -70,7 +70,7 @@ async def test_a_newer_incarnation_supersedes_one_whose_lease_is_over(store: Ben
     stranger = (await workers.admit(store.database, namespace, "w", 1, "sdk", b"{}", ZERO)).worker_id
     silent = await register(store, "w", 2, ZERO)
     admission = await admit(store, "w", 3)
-    assert (admission.superseded, admission.name_taken, admission.undecided) == ([silent], False, False)
+    assert admission == Admission(admission.worker_id, superseded=[silent])
     assert await store.sql("SELECT id, end_reason FROM workers WHERE ended_at IS NOT NULL") == [(silent, "superseded")]
     # The older one comes too late: it must not end its successor, not even a silent one.
     await store.sql("UPDATE workers SET lease_until = now() WHERE id = %s", admission.worker_id)
@@ -81,11 +81,11 @@ async def test_a_newer_incarnation_supersedes_one_whose_lease_is_over(store: Ben
 
 async def test_a_name_is_taken_while_some_node_hears_its_worker(store: Bench) -> None:
     older = await register(store, "w", 1)
-    assert await admit(store, "w", 2) == Admission(None, name_taken=True)
+    assert await admit(store, "w", 2) == Admission(None, leased=True)
     # A node that is alone knows best; one that hears the worker itself, too.
-    assert await admit(store, "w", 2, alone=True, heard=[older]) == Admission(None, name_taken=True)
+    assert await admit(store, "w", 2, alone=True, heard=[older]) == Admission(None, heard=True)
     await store.sql("UPDATE workers SET lease_until = now() WHERE id = %s", older)
-    assert await admit(store, "w", 2, heard=[older]) == Admission(None, name_taken=True)
+    assert await admit(store, "w", 2, heard=[older]) == Admission(None, heard=True)
     await renew(store, older)
     admission = await admit(store, "w", 2, alone=True)
     assert admission.superseded == [older]
@@ -96,7 +96,7 @@ async def test_a_doubt_frees_the_name_after_a_while(store: Bench) -> None:
     await workers.doubt(store.database, [older])
     assert await admit(store, "w", 2, settling=LEASE) == Admission(None, undecided=True)
     await renew(store, older)
-    assert await admit(store, "w", 2, settling=LEASE) == Admission(None, name_taken=True)
+    assert await admit(store, "w", 2, settling=LEASE) == Admission(None, leased=True)
     await workers.doubt(store.database, [older])
     assert (await admit(store, "w", 2, settling=ZERO)).superseded == [older]
 
@@ -107,7 +107,7 @@ async def test_of_incarnations_that_come_at_the_same_time_one_gets_in(store: Ben
         admissions = await asyncio.gather(*(admit(store, name, number) for number in range(1, 7)))
         [winner] = [one for one in admissions if one.worker_id is not None]
         assert winner.superseded == [older]
-        assert sum(one.name_taken for one in admissions) == 5
+        assert sum(one.leased for one in admissions) == 5
     # And where no row was there before.
     admissions = await asyncio.gather(*(admit(store, "new", number) for number in range(1, 7)))
     assert sum(one.worker_id is not None for one in admissions) == 1
