@@ -1,6 +1,6 @@
 """What people may order, and what each order does to the orders in force. Pure; the leader alone calls `decide`.
 
-Every order may be repeated: the second time it changes nothing.
+Every order may be repeated: the second time it changes nothing. (An undrained node that is not there is unknown then.)
 """
 
 from collections.abc import Collection, Mapping

@@ -114,8 +114,11 @@ class OneNode:
     def members(self) -> Sequence[MemberView]:
         return [MemberView(node=NODE, address="127.0.0.1:7400", state="up", weight=1)]
 
+    def __init__(self, leader: str = NODE) -> None:
+        self._leader = leader
+
     def leader(self) -> str:
-        return NODE
+        return self._leader
 
     def plan(self) -> PlanView:
         return PlanView(version=3, owners=dict.fromkeys(range(SHARDS), NODE))
@@ -144,6 +147,7 @@ class ApiNode:
         limits: Limits | None = None,
         submit_limits: SubmitLimits | None = None,
         max_handlers: int = 10_000,
+        leader: str = NODE,
     ) -> None:
         self.database = Database(dsn, hot_connections=2, api_connections=6)
         self.engine = QuietEngine()
@@ -157,7 +161,7 @@ class ApiNode:
             submitter=self.submitter,
             limits=limits,
         )
-        cluster = OneNode()
+        cluster = OneNode(leader)
         self.channels = PeerChannels(NODE, dict)
         self.admin_service = AdminService(
             database=self.database,

@@ -161,3 +161,13 @@ async def test_the_sample_skips_from_group_to_group(node: ApiNode) -> None:
     plan = "\n".join(line for (line,) in lines)
     assert "Seq Scan" not in plan
     assert "rows=500" not in plan
+
+
+async def test_without_a_leader_orders_are_refused_and_what_is_known_is_shown(database: str) -> None:
+    async with ApiNode(database, leader="") as node:
+        async with refused(grpc.StatusCode.UNAVAILABLE) as refusals:
+            await node.admin.PauseRebalance(pb.PauseRebalanceRequest(), timeout=1)
+        assert refusals[0].reason == "NO_LEADER"
+        assert "nothing was changed" in refusals[0].message
+        answer = await node.admin.GetStatus(pb.GetStatusRequest())
+        assert (answer.leader, len(answer.nodes), len(answer.shards)) == ("", 1, SHARDS)

@@ -1,0 +1,83 @@
+"""Nodes in processes of their own, which can be stopped and killed, and what their logs say."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+
+import orjson
+
+from tests.integration.steering.admin import admin_at, settled
+from tests.support.commands import RunningCommand, running
+from tests.support.zookeeper import free_ports
+
+TTL_S = 6.0
+
+
+class Trio:
+    """Three nodes, node-a to node-c, by name."""
+
+    def __init__(self, nodes: dict[str, RunningCommand], addresses: dict[str, str]) -> None:
+        self.nodes = nodes
+        self.addresses = addresses
+
+    def kill(self, name: str) -> None:
+        """As `kill -9`."""
+        self.nodes[name].kill()
+
+    def freeze(self, name: str) -> None:
+        """Stop a node in its tracks; it is let go at the end."""
+        self.nodes[name].process.send_signal(signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        """Let a frozen node go on."""
+        self.nodes[name].process.send_signal(signal.SIGCONT)
+
+    def gaps_s(self) -> dict[int, float]:
+        """For each shard that changed hands, how long it had no owner by the nodes' own logs, in seconds at most."""
+        lost: dict[int, float] = {}
+        gaps: dict[int, float] = {}
+        for at_s, event, shard in sorted(self._changes()):
+            if event == "shard lost":
+                lost[shard] = at_s
+            elif shard in lost:
+                gaps[shard] = max(gaps.get(shard, 0.0), at_s - lost.pop(shard))
+        assert not lost, f"never acquired again: {sorted(lost)}"
+        return gaps
+
+    def _changes(self) -> list[tuple[float, str, int]]:
+        return [
+            (datetime.fromisoformat(line["timestamp"]).timestamp(), line["event"], line["shard"])
+            for node in self.nodes.values()
+            for text in node.err.splitlines()
+            if text.startswith("{")
+            for line in [orjson.loads(text)]
+            if line["event"] in ("shard lost", "shard acquired")
+        ]
+
+
+@asynccontextmanager
+async def running_trio(database: str, leases: dict[str, str], folder: Path) -> AsyncIterator[Trio]:
+    """Three nodes that share the shards; node-a leads."""
+    names = ("node-a", "node-b", "node-c")
+    addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, free_ports(len(names)), strict=True)}
+    with ExitStack() as stack:
+        nodes: dict[str, RunningCommand] = {}
+        for name, address in addresses.items():
+            flags = {
+                **leases, "database": database, "node": name, "listen": address, "session-ttl": f"{TTL_S:g}s",
+                "data-dir": str(folder / name), "hot-connections": "4", "api-connections": "2",
+                "http-listen": "off", "log-format": "json",
+            }  # fmt: skip
+            arguments = [part for flag, value in flags.items() for part in (f"--{flag}", value)]
+            nodes[name] = stack.enter_context(running("serve", *arguments, folder=folder))
+            await asyncio.to_thread(nodes[name].wait_for, "node started")
+        trio = Trio(nodes, addresses)
+        async with admin_at(addresses["node-b"]) as admin:
+            status = await settled(admin, timeout_s=60)
+            while min(node.shard_count for node in status.nodes) < status.shard_count // len(names):
+                status = await settled(admin, at_least=status.plan_version, timeout_s=60)
+                await asyncio.sleep(0.05)
+        yield trio
