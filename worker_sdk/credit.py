@@ -137,6 +137,11 @@ class CreditBook:
         if stream in self._accounts:
             self._accounts[stream].draining = True
 
+    def resume(self, stream: str) -> None:
+        """Give credit again to a stream whose node has come back to the cluster."""
+        if stream in self._accounts:
+            self._accounts[stream].draining = False
+
     def close(self) -> None:
         """Take all credit from all streams: the worker stops."""
         self._closed = True

@@ -212,10 +212,18 @@ class Inbox:
             if not one.retiring:
                 _log.info("node %s has left the cluster", one.node)
                 self._retire(one)
+        for one in self._links.live:
+            # It had lost touch with the cluster, not with this worker.
+            if one.retiring and not one.stopping and self._links.is_member(one.node):
+                _log.info("node %s is back in the cluster", one.node)
+                one.retiring = False
+                self._credit.resume(one.stream)
+                self.grant(spread=True)
 
     def on_drain(self, session: Session) -> None:
         """Take no more jobs from the node; its running ones are finished, and reported elsewhere once it is gone."""
         _log.info("node %s is about to stop", session.node)
+        session.stopping = True
         self._retire(session)
 
     def take_progress(self, session: Session) -> list[Progress]:

@@ -106,6 +106,8 @@ class Session:
         """Names this stream among all that the process ever has."""
         self.retiring = False
         """Whether the node is about to stop, or has left the cluster: nothing more should go through it."""
+        self.stopping = False
+        """Whether the node has said itself that it is about to stop."""
         self._connection = connection
         self._listener = listener
         self._channel = connection.open_channel(address)

@@ -201,6 +201,42 @@ async def test_the_stream_to_a_node_that_left_is_closed_when_it_owes_nothing(
     assert not sessions[2].of_kind("goodbye")
 
 
+async def test_a_node_that_left_and_is_back_is_given_jobs_again(nodes: list[ScriptedServer], workers: Workers) -> None:
+    """It had lost its session with the coordinator, and nothing else: its stream was never closed."""
+    pool = Pool(nodes[0].address)
+    sessions = await connect_all(workers, pool, nodes)
+    await eventually(lambda: shares(sessions) == [2, 2, 2])
+    await sessions[2].send_jobs(assignment(1, "work"))
+    await eventually(lambda: pool.running == 1)
+    nodes[2].behaviour.ack_results = None
+    pool.release(1)
+    await sessions[2].expect_results(1)
+    everyone = {node.node: node.address for node in nodes}
+    for session in sessions[:2]:
+        await session.send_members({name: everyone[name] for name in ("node-0", "node-1")})
+    await eventually(lambda: sessions[2].credit == {"work": 0} and sum(shares(sessions[:2])) == LIMIT)
+    for session in sessions:
+        await session.send_members(everyone)
+    await sessions[2].send_demand("work", 50)
+    await eventually(lambda: sessions[2].credit == {"work": LIMIT}, what="slots for the node that is back")
+    assert len(nodes[2].sessions) == 1
+
+
+async def test_a_node_that_is_about_to_stop_gets_no_credit_for_being_a_member(
+    nodes: list[ScriptedServer], workers: Workers
+) -> None:
+    pool = Pool(nodes[0].address)
+    sessions = await connect_all(workers, pool, nodes)
+    await eventually(lambda: shares(sessions) == [2, 2, 2])
+    await sessions[2].send_drain()
+    await eventually(lambda: shares(sessions) == [3, 3, 0])
+    for session in sessions:
+        await session.send_members({node.node: node.address for node in nodes})
+    await sessions[2].send_demand("work", 50)
+    await asyncio.sleep(1.2)
+    assert shares(sessions) == [3, 3, 0]
+
+
 async def test_a_node_that_another_one_knows_is_a_member_whatever_the_third_one_says(
     nodes: list[ScriptedServer], workers: Workers
 ) -> None:
