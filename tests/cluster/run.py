@@ -85,7 +85,7 @@ class Run:
         """Create schedules that fire for about so long, every so many seconds in turn; see `create_schedules`."""
         self.schedules += await create_schedules(self.cluster.address, count, seconds, steps)
 
-    async def quiet(self, timeout_s: float = 120.0) -> None:
+    async def quiet(self, timeout_s: float = 300.0) -> None:
         """Wait until every schedule has ended and no job is left that is not final."""
         began = news_at = time.monotonic()
         left = -1
