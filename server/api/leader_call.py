@@ -149,7 +149,7 @@ def _unreachable(leader: str, why: str) -> NotLeading:
 
 def _status_of(error: grpc.aio.AioRpcError) -> status_pb2.Status:
     """The whole status of an answer; one without details is made of its code and text."""
-    found = rpc_status.from_call(error)  # type: ignore[arg-type]
+    found = rpc_status.from_call(cast("grpc.Call", error))
     if found is not None:
         return found
     code: int = error.code().value[0]
