@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from benchmarks import claim_future, idle
-from benchmarks.cluster import large, membership, outage, workers
+from benchmarks.cluster import eight, large, membership, outage, workers
 from benchmarks.report import Report
 
 
@@ -26,6 +26,7 @@ SCENARIOS: dict[str, Scenario] = {
     "cluster-node-pause": outage.pause,
     "cluster-worker": workers.run,
     "cluster-large": large.large,
+    "cluster-large-processes": eight.run,
     "cluster-idle": large.idle,
 }
 
