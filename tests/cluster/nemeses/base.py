@@ -96,7 +96,7 @@ class Fault:
     """Draws how long the fault stays in force."""
     needs: frozenset[Need] = frozenset()
     for_all: bool = False
-    """Whether nothing at all can be served meanwhile: many of these in a row would leave nothing to be broken."""
+    """Whether it hits all nodes at once: many of these in a row would leave nothing to be broken."""
 
 
 REGISTRY: Final[dict[str, Fault]] = {}

@@ -14,7 +14,7 @@ _WEIGHT_FOR_ALL: Final = 0.3
 def plan(seed: int, seconds: float, faults: Sequence[str], *, times: Times, every_s: float = EVERY_S) -> list[Blow]:
     """Return blows for `seconds` of load: every fault at least once, then at random, in a random order.
 
-    Those that leave nothing to be served are drawn less often. The mean distance of blows is `every_s`, or shorter if
+    Those that hit all nodes at once are drawn less often. The mean distance of blows is `every_s`, or shorter if
     all faults would not fit otherwise. What is broken is whole again when the load ends, as far as a fault takes no
     longer than that. The same arguments give the same plan.
     """

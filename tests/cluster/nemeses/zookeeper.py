@@ -100,9 +100,14 @@ def _names(victims: Sequence[ZookeeperServer]) -> list[str]:
 
 
 def _register(
-    kind: str, strike: Strike, hold_s: Callable[[random.Random, Times], float], needs: frozenset[Need]
+    kind: str,
+    strike: Strike,
+    hold_s: Callable[[random.Random, Times], float],
+    needs: frozenset[Need],
+    *,
+    for_all: bool = True,
 ) -> str:
-    return register(Fault(kind=kind, strike=strike, hold_s=hold_s, needs=needs)).kind
+    return register(Fault(kind=kind, strike=strike, hold_s=hold_s, needs=needs, for_all=for_all)).kind
 
 
 def _for_a_minute(draw: random.Random, times: Times) -> float:
@@ -114,6 +119,6 @@ KILL: Final = _register("kill_zookeeper", _down(_all, _kill), briefly, _ONE)
 AWAY: Final = _register("zookeeper_away", _down(_all, _kill), beyond_a_session, _ONE)
 LONG_AWAY: Final = _register("zookeeper_away_for_a_minute", _down(_all, _kill), _for_a_minute, _ONE)
 HANG: Final = _register("zookeeper_hangs", _hang, beyond_a_session, _ONE)
-ONE_SERVER: Final = _register("kill_zookeeper_server", _down(_any, _kill), around_a_session, _THREE)
+ONE_SERVER: Final = _register("kill_zookeeper_server", _down(_any, _kill), around_a_session, _THREE, for_all=False)
 QUORUM: Final = _register("zookeeper_without_quorum", _down(_most, _kill), beyond_a_session, _THREE)
-LEADER: Final = _register("kill_zookeeper_leader", _down(_leader, _kill), around_a_session, _THREE)
+LEADER: Final = _register("kill_zookeeper_leader", _down(_leader, _kill), around_a_session, _THREE, for_all=False)
