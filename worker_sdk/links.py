@@ -25,6 +25,8 @@ from worker_sdk.session import Session, SessionListener
 _REPEAT_WARNING_S = 30.0
 # A session that lasted this long was a success: the next try starts without back-off.
 _STABLE_S = 2.0
+# Nodes give a worker up whose streams have all been broken for five seconds: after three, it has to be back in time.
+_PATIENCE_S = 1.0
 
 _log = logging.getLogger("worker_sdk")
 
@@ -157,7 +159,7 @@ class Links:
 
     async def _keep(self, link: Link) -> None:
         """Hold a session until the link is of no more use."""
-        backoff = Backoff()
+        backoff = Backoff(maximum_s=_PATIENCE_S)
         tries = 0
         try:
             while self._useful(link):

@@ -148,4 +148,7 @@ def _options(limits: ServerLimits) -> list[tuple[str, Any]]:
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0),
+        # A connection without any sign of life for the keepalive's timeout is closed. One on which data comes is alive,
+        # even if a proxy lets no ping through: that alone must not end it, as it would after a minute.
+        ("grpc.http2.ping_timeout_ms", 2**31 - 1),
     ]

@@ -42,14 +42,18 @@ class IdleProxy:
         assert task is not None
         self._tasks.add(task)
         self.connections += 1
+        writers = [writer]
         try:
             from_node, to_node = await asyncio.open_connection(*self._target)
+            writers.append(to_node)
             to_node.write(await reader.readexactly(len(_PREFACE)))
             await _Connection(self, self._patience_s).carry((reader, to_node), (from_node, writer))
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             self._tasks.discard(task)
+            for one in writers:
+                one.close()
 
 
 class _Connection:
@@ -68,8 +72,6 @@ class _Connection:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for _, writer in ways:
-                writer.close()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:

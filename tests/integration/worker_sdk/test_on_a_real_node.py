@@ -1,6 +1,7 @@
 """The SDK's worker on a real node, where it is hard to be taken for alive."""
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from pathlib import Path
@@ -9,8 +10,9 @@ import pytest
 
 from tests.integration.worker_sdk.conftest import Workers
 from tests.support.idle_proxy import IdleProxy
-from tests.support.nodes import finished, history, running_node, submit
+from tests.support.nodes import configured_node, finished, history, running_node, shared, submit
 from tests.support.raw_worker import RawWorker
+from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import eventually
 from worker_sdk import Context, Worker
 
@@ -85,3 +87,51 @@ async def test_the_proxy_cuts_a_stream_on_which_nobody_speaks(database: str, tmp
         await mute.connect(credit=False)
         await eventually(lambda: proxy.cut == 1)
         await mute.break_stream()
+
+
+async def test_a_worker_is_back_in_time_after_a_blip_of_three_seconds(
+    database: str, tmp_path: Path, workers: Workers
+) -> None:
+    """With the default times; another worker waits for what the first one might lose."""
+    runs: Counter[int] = Counter()
+    async with contextlib.AsyncExitStack() as stack:
+        ways = [await stack.enter_async_context(TcpProxy()) for _ in range(2)]
+        settings = {"heartbeat": "3s", "worker_lease": "15s", "reset_grace": "5s"}
+        nodes = []
+        for letter, way in zip("ab", ways, strict=True):
+            folder, name = tmp_path / letter, f"node-{letter}"
+            node = configured_node(database, folder, name=name, advertise=way.address, **settings)
+            await node.start()
+            stack.push_async_callback(node.stop)
+            way.target = node.address
+            nodes.append(node)
+        await eventually(lambda: shared(nodes), timeout_s=60)
+        cut_off = Worker(ways[0].address, name="cut-off", watchdog=0)
+        release = asyncio.Event()
+        loops: list[asyncio.AbstractEventLoop] = []
+
+        @cut_off.handler("h", max_concurrency=4)
+        async def hold(payload: object, ctx: Context) -> None:
+            loops.append(asyncio.get_running_loop())
+            runs[ctx.job_id] += 1
+            await release.wait()
+
+        await workers.start(cut_off)
+        await eventually(lambda: len(cut_off.nodes) == 2)
+        ids = [await submit(node, "h", 2, shard=min(node.engine.ownership.epochs)) for node in nodes]
+        await eventually(lambda: len(runs) == 4)
+        async with RawWorker(nodes[0].address, handlers={"h": 4}, name="near") as near:
+            for way in ways:
+                await way.shut()
+            await asyncio.sleep(3.0)
+            began_s = time.monotonic()
+            for way in ways:
+                await way.open()
+            await eventually(lambda: len(cut_off.nodes) == 2)
+            print(f"back {time.monotonic() - began_s:.2f} s after the blip")
+            await asyncio.sleep(3.0)
+            assert not near.jobs
+        loops[0].call_soon_threadsafe(release.set)
+        await finished(nodes[0], [job_id for some in ids for job_id in some])
+        assert set(runs.values()) == {1}
+        await workers.stop_all()
