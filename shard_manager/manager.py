@@ -26,10 +26,7 @@ from shard_manager.errors import InvalidSetting, NotLeader, SessionLost, ShardCo
 from shard_manager.events import (
     Cause,
     Drained,
-    ExclusionChanged,
-    LeaderChanged,
     ManagerEvent,
-    PlanSeen,
     SessionEnded,
     SessionOpened,
 )
@@ -37,9 +34,9 @@ from shard_manager.handover import Handover
 from shard_manager.host import ShardHost
 from shard_manager.host_calls import HostCalls
 from shard_manager.leader import LastOwners, Leader
-from shard_manager.orders import Orders
 from shard_manager.shard_table import ShardTable
-from shard_manager.status import ClusterWatch, ManagerStatus
+from shard_manager.sight import Sight
+from shard_manager.status import ManagerStatus
 from shard_manager.steering import Given, PlanChange
 from shard_manager.timings import ManagerTimings
 from shard_manager.trouble import Trouble
@@ -103,8 +100,7 @@ class ShardManager:
         )
         notice = timedelta(0) if coordinator.tells_at_once else self._timings.poll + self._timings.handoff_poll
         self._handover = Handover(member.node, notice)
-        self._watch = ClusterWatch()
-        self._excluded = ""
+        self._sight = Sight(member, self._emit)
         self._round_trouble = Trouble("round", member.node, self._emit)
         self._beat_trouble = Trouble("heartbeat", member.node, self._emit)
         self._healthy = True
@@ -114,7 +110,6 @@ class ShardManager:
         self._joined_s = 0.0
         self._session = 0
         self._read_anew_s: float | None = None
-        self._view: View | None = None
         self._running = False
         self._finished = asyncio.Event()
 
@@ -162,7 +157,7 @@ class ShardManager:
         Waits for the coordinator for as long as the caller does: bound it. If that gives up, the order may or may not
         be carried out, and may be repeated. Raises `NotLeader` or `OrderRefused`.
         """
-        leader = self._view.leader if self._view is not None and self._joined.is_set() else None
+        leader = self._sight.leader if self._joined.is_set() else None
         if not self._running or leader != self._identity.node:
             raise NotLeader(self._identity.node, leader)
         self._coordinator.wake()
@@ -190,28 +185,26 @@ class ShardManager:
 
     def planned_owner(self, shard: int) -> str | None:
         """Return the node that the latest known plan gives a shard to."""
-        plan = self._view.plan if self._view is not None else None
-        return plan.owners.get(shard) if plan is not None else None
+        return self._sight.owners.get(shard)
 
     def status(self) -> ManagerStatus:
         """A snapshot."""
-        view = self._view
-        plan = view.plan if view is not None else None
-        now_s = self._now_s()
+        sight, now_s = self._sight, self._now_s()
+        view, plan = sight.view, sight.plan
         error = self._round_trouble.error or self._beat_trouble.error
         return ManagerStatus(
             member=self._member(),
             joined=self._joined.is_set(),
             sessions_lost=self._session,
-            leader=view.leader if view is not None else None,
+            leader=sight.leader,
             plan_version=plan.version if plan is not None else 0,
             plan_reason=plan.reason if plan is not None else "",
-            orders=plan.orders if plan is not None else Orders(),
+            orders=sight.orders,
             members=view.members if view is not None else {},
             sessions=view.sessions if view is not None else {},
-            owners=plan.owners if plan is not None else {},
-            planned_for_s=self._watch.planned_for_s(now_s),
-            missing_for_s=self._watch.missing_for_s(now_s),
+            owners=sight.owners,
+            planned_for_s=sight.planned_for_s(now_s),
+            missing_for_s=sight.missing_for_s(now_s),
             shards=MappingProxyType(dict(self._table.states)),
             trouble=str(error) if error is not None else None,
         )
@@ -322,8 +315,8 @@ class ShardManager:
         if not self._joined.is_set():
             # The heartbeat has learnt meanwhile that the session is over: what was read is void.
             return
-        self._see(view)
-        cause = Cause.DRAIN if self._drain is not None or self._excluded else Cause.PLAN
+        self._sight.see(view, self._now_s())
+        cause = Cause.DRAIN if self._drain is not None or self._sight.excluded else Cause.PLAN
         self._table.reconcile(self._wanted(view), view.held, cause)
         await self._carry_out()
 
@@ -337,37 +330,6 @@ class ShardManager:
         if view.plan is not None and view.plan.shards != self._shards:
             raise ShardCountMismatch(configured=self._shards, planned=view.plan.shards)
         return view
-
-    def _see(self, view: View) -> None:
-        before, self._view = self._view, view
-        previous = before.leader if before is not None else None
-        if view.leader != previous:
-            logger.info(
-                "leader changed", extra={"node": self._identity.node, "leader": view.leader, "previous": previous}
-            )
-            self._emit(LeaderChanged(leader=view.leader, previous=previous))
-        self._watch.see(view, self._now_s())
-        self._see_exclusion(view)
-        version = before.plan.version if before is not None and before.plan is not None else 0
-        if view.plan is not None and view.plan.version != version:
-            mine = len(view.plan.shards_of(self._identity.node))
-            self._emit(PlanSeen(version=view.plan.version, mine=mine))
-
-    def _see_exclusion(self, view: View) -> None:
-        """Tell when an order begins or ceases to keep shards from this node."""
-        orders = view.plan.orders if view.plan is not None else Orders()
-        me = self._identity
-        excluded = ""
-        if orders.excludes(me.node, me.incarnation):
-            excluded = "drained" if me.node in orders.drained else "evicted"
-        if excluded == self._excluded:
-            return
-        self._excluded = excluded
-        if excluded:
-            logger.warning("node is given no shards until it is undrained", extra={"node": me.node, "order": excluded})
-        else:
-            logger.info("node may be given shards again", extra={"node": me.node})
-        self._emit(ExclusionChanged(node=me.node, order=excluded))
 
     def _wanted(self, view: View) -> frozenset[int]:
         now_s = self._now_s()
@@ -400,7 +362,8 @@ class ShardManager:
 
     def _pause_s(self) -> float:
         timings = self._timings
-        pause = timings.handoff_poll if self._table.waits_for_lease else timings.poll
+        hurries = self._table.waits_for_lease or self._drain is not None
+        pause = timings.handoff_poll if hurries else timings.poll
         now_s = self._now_s()
         ends = [end_s for end_s in (self._table.next_retry_s(), self._handover.next_end_s(now_s)) if end_s is not None]
         return min([pause.total_seconds(), *(max(end_s - now_s, 0.001) for end_s in ends)])

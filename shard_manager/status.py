@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shard_manager.coordinator import Member, SessionInfo, View
+from shard_manager.coordinator import Member, SessionInfo
 from shard_manager.lease import State
 from shard_manager.orders import Orders
 
@@ -32,31 +32,3 @@ class ManagerStatus:
     missing_for_s: Mapping[str, float]
     shards: Mapping[int, State]
     trouble: str | None
-
-
-class ClusterWatch:
-    """Remembers since when things are as they are. Times are seconds of any monotonic clock."""
-
-    def __init__(self) -> None:
-        self._owners: Mapping[int, str] = {}
-        self._planned_s: dict[int, float] = {}
-        self._missing_s: dict[str, float] = {}
-
-    def see(self, view: View, now_s: float) -> None:
-        """Take note of what was read at `now_s`."""
-        owners = view.plan.owners if view.plan is not None else {}
-        if owners is not self._owners:
-            for shard in owners.keys() | self._owners.keys():
-                if owners.get(shard) != self._owners.get(shard):
-                    self._planned_s[shard] = now_s
-            self._owners = owners
-        missing = set(owners.values()) - view.members.keys()
-        self._missing_s = {node: self._missing_s.get(node, now_s) for node in missing}
-
-    def planned_for_s(self, now_s: float) -> dict[int, float]:
-        """See `ManagerStatus`."""
-        return {shard: now_s - since_s for shard, since_s in self._planned_s.items()}
-
-    def missing_for_s(self, now_s: float) -> dict[str, float]:
-        """See `ManagerStatus`."""
-        return {node: now_s - since_s for node, since_s in self._missing_s.items()}

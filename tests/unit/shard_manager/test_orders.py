@@ -315,11 +315,11 @@ async def test_while_paused_a_joiner_gets_nothing_and_orders_are_obeyed(site: Si
 
 @virtual_time
 async def test_a_rebalance_does_not_wait_and_goes_in_bounded_steps(site: Site) -> None:
-    slow = replace(CALM, settle=ms(600_000))
+    slow = replace(CALM, settle=ms(60_000), poll=ms(1000), heartbeat=ms(2000))
     async with site.node("a", shards=18, timings=slow, max_moves=3) as a:
         await a.owns(18)
         # Longer than the time in which the nodes of a new cluster are balanced at once.
-        await asyncio.sleep(700)
+        await asyncio.sleep(70)
         async with site.node("b", shards=18, timings=slow) as b:
             await asyncio.sleep(5)
             assert b.owned == set()
