@@ -10,10 +10,10 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from server.embedded.port import LOOPBACK
-from shardwheel.v1 import admin_service_pb2, admin_service_pb2_grpc
 from tests.cluster.addresses import Place, Places
 from tests.cluster.evidence import live_workers
 from tests.cluster.journal import Journal
+from tests.cluster.logs import latest_leader
 from tests.cluster.network import Network
 from tests.cluster.processes import ClusterProcess
 from tests.cluster.worker_program import EXECUTIONS_VARIABLE
@@ -24,7 +24,6 @@ from tests.support.waiting import eventually
 
 WORKER_PROGRAM: Final = "tests.cluster.worker_program:worker"
 _START_TIMEOUT_S: Final = 90.0
-_STATUS_S: Final = 1.0
 
 QUICK: Final[Mapping[str, str]] = {
     "heartbeat": "500ms",
@@ -177,21 +176,10 @@ class Cluster:
         clock.jump(by_s)
         self.clock_journal.write("moved", offset_s=clock.offset_s)
 
-    async def leader(self) -> ClusterProcess | None:
-        """Return the node that leads, as far as any node can tell."""
-        for node, place in zip(self.nodes, self.places.nodes, strict=True):
-            if not node.running:
-                continue
-            async with grpc.aio.insecure_channel(_direct(place)) as channel:
-                admin = admin_service_pb2_grpc.AdminServiceStub(channel)
-                try:
-                    status = await admin.GetStatus(admin_service_pb2.GetStatusRequest(), timeout=_STATUS_S)
-                except grpc.aio.AioRpcError:
-                    continue
-            found = next((one for one in self.nodes if one.name == status.leader and one.running), None)
-            if found is not None:
-                return found
-        return None
+    def leader(self) -> ClusterProcess | None:
+        """Return the node that leads, by the latest word of any node; None if it does not run, or there is none."""
+        name = latest_leader(node.output_file for node in self.nodes)
+        return next((node for node in self.nodes if node.name == name and node.running), None)
 
     async def supervise(self) -> None:
         """For ever: raise AssertionError if a process has ended by itself. A node that starts while something is away

@@ -36,7 +36,7 @@ async def _the_leader(cluster: Cluster, blow: Blow) -> ClusterProcess | None:
     """The node that leads; there may be none for a while."""
     deadline = time.monotonic() + _LEADER_S
     while time.monotonic() < deadline:
-        leader = await cluster.leader()
+        leader = await asyncio.to_thread(cluster.leader)
         if leader is not None and not leader.leaving:
             return leader
         await asyncio.sleep(0.5)

@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.chaos import Options, Report
 from tests.cluster.checker import check
 from tests.cluster.history import History, Strike
-from tests.cluster.logs import moved_partitions, tracebacks
+from tests.cluster.logs import latest_leader, moved_partitions, tracebacks
 from tests.cluster.nemeses import REGISTRY, Need, possible
 from tests.unit.cluster.histories import again, at, execution, history, life, rerun
 
@@ -69,6 +69,17 @@ def test_logs(tmp_path: Path) -> None:
     [found] = tracebacks([log])
     assert found.splitlines()[0] == "one [error] loop failed"
     assert found.splitlines()[-1] == "ValueError: z"
+
+
+def test_the_leader_is_whom_the_latest_word_names(tmp_path: Path) -> None:
+    line = (
+        "2026-01-01T00:00:{:02}.5Z [info     ] leader changed          [shard_manager] leader={} node=x previous=None\n"
+    )
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert latest_leader([one, other]) is None
+    one.write_text(line.format(1, "node-1") + line.format(5, "node-2") + line.format(9, "None"))
+    other.write_text(line.format(3, "node-3"))
+    assert latest_leader([one, other]) == "node-2"
 
 
 def test_faults_are_chosen_by_what_a_cluster_has() -> None:
