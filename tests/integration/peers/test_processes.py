@@ -85,7 +85,8 @@ async def test_a_job_for_another_process_starts_at_once(
     for through, figures in taken.items():
         way = "the owner" if through == 1 else "another node"
         print(f"submit to start through {way}: median {statistics.median(figures[4:]):.1f} ms, {coordinator}")
-    assert statistics.median(taken[0][4:]) < statistics.median(taken[1][4:]) + 50
+    # What the machine is busy with beside only adds to the figures.
+    assert sorted(taken[0])[6] < sorted(taken[1])[6] + 50
 
 
 async def test_an_owner_that_stands_still_slows_no_submit_down(database: str, tmp_path: Path) -> None:
@@ -121,5 +122,5 @@ async def test_an_owner_that_stands_still_slows_no_submit_down(database: str, tm
         f" most {max(during):.1f} ms; why it waits: {asked_ms:.0f} ms"
     )
     assert shown.state is JobState.PENDING
-    assert statistics.median(during) < statistics.median(before) + 30
+    assert sorted(during)[10] < sorted(before)[10] + 30
     assert asked_ms < 2000
