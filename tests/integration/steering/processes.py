@@ -35,11 +35,14 @@ class Trio:
         """Let a frozen node go on."""
         self.nodes[name].process.send_signal(signal.SIGCONT)
 
-    def gaps_s(self) -> dict[int, float]:
-        """For each shard that changed hands, how long it had no owner by the nodes' own logs, in seconds at most."""
+    def gaps_s(self, since_s: float) -> dict[int, float]:
+        """For each shard that changed hands since an instant (seconds since 1970): how long it had no owner by the
+        nodes' own logs, in seconds; the longest of each."""
         lost: dict[int, float] = {}
         gaps: dict[int, float] = {}
         for at_s, event, shard in sorted(self._changes()):
+            if at_s < since_s:
+                continue
             if event == "shard lost":
                 lost[shard] = at_s
             elif shard in lost:
