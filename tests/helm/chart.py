@@ -46,7 +46,7 @@ VALUES: Mapping[str, Values] = {
         "settings": {"drainGrace": "1m30s", "maxPayloadBytes": 1048576, "logLevel": "debug"},
         "tls": {"source": "certManager", "certManager": {"issuer": "ca"}, "requireClientCertificates": True},
         "adminToken": {"existingSecret": "admin", "existingSecretKey": "admin.token"},
-        "migration": {"shards": 256, "partitions": 32},
+        "migration": {"shards": 256, "partitions": 32, "changeCoordinator": True},
         "service": {"type": "LoadBalancer", "annotations": {"example.org/internal": "true"}},
         "serviceAccount": {"annotations": {"example.org/role": "jobs"}},
         "podLabels": {"team": "jobs"},

@@ -84,6 +84,28 @@ def test_the_command_takes_the_flags_that_migrate_is_given(name: str) -> None:
     assert ("--shards=256" in flags) == (name == "everything")
 
 
+def test_another_coordinator_is_put_in_charge_before_nodes_with_it_start() -> None:
+    found = manifests(VALUES["everything"])
+    job = one(found, "Job", "jobs-change-coordinator")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
+    (container,) = containers(job)
+    command = typer.main.get_command(app).commands[container["args"][0]]  # type: ignore[attr-defined]
+    assert command.name == "change-coordinator"
+    there = load_config(environment=variables(found, container, SECRETS))
+    nodes = load_config(environment=node_variables(VALUES["everything"]))
+    for name in (
+        "coordinator",
+        "zookeeper",
+        "zookeeper_auth",
+        "zookeeper_acl",
+        "zookeeper_ca",
+        "zookeeper_key",
+        "database",
+    ):
+        assert getattr(there, name) == getattr(nodes, name), name
+    assert not [made for made in manifests(VALUES["usual"]) if made["metadata"]["name"].endswith("coordinator")]
+
+
 @pytest.mark.parametrize("grace", ["500ms", "10s", "1m30s", "1.5h", "1h1s"])
 @pytest.mark.parametrize("pause", [0, 20])
 def test_a_pod_is_given_the_time_that_a_node_may_take_to_stop(grace: str, pause: int) -> None:

@@ -20,6 +20,27 @@ SHARDWHEEL_{{ $name | snakecase | upper }}: {{ ternary (int64 $value | toString)
 {{ include "shardwheel.accessSettings" . }}
 {{- end -}}
 
+{{- define "shardwheel.zookeeperEnv" -}}
+{{- with .Values.zookeeper.authSecret -}}
+- name: SHARDWHEEL_ZOOKEEPER_AUTH
+  valueFrom:
+    secretKeyRef: {name: {{ . }}, key: auth}
+{{- end }}
+{{- end -}}
+
+{{- define "shardwheel.zookeeperMount" -}}
+{{- if .Values.zookeeper.tlsSecret -}}
+- {name: zookeeper-tls, mountPath: /etc/shardwheel/zookeeper, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "shardwheel.zookeeperVolume" -}}
+{{- with .Values.zookeeper.tlsSecret -}}
+- name: zookeeper-tls
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- end -}}
+
 {{- define "shardwheel.zookeeperServers" -}}
 {{- if .Values.trialZookeeper.enabled -}}
 {{ include "shardwheel.fullname" . }}-trial-zookeeper.{{ include "shardwheel.domain" . }}:2181/shardwheel
