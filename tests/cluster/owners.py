@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +10,9 @@ import orjson
 
 _SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
 _ESTABLISHED: Final = "01"
+
+Ends = tuple[int, int]
+"""The port that a connection comes from, and the one that it goes to."""
 
 
 class SocketOwners:
@@ -20,15 +24,12 @@ class SocketOwners:
         self._read_to = 0
         self._pids: dict[str, int] = {}
 
-    def name_of(self, near: int, far: int) -> str:
-        """Return the name of the process that has connected from port `near` to port `far`."""
-        inode = _inode(near, far)
-        if inode is not None:
-            self._read_on()
-            for name, pid in self._pids.items():
-                if inode in _sockets_of(pid):
-                    return name
-        return self._stranger
+    def names_of(self, ends: Collection[Ends]) -> dict[Ends, str]:
+        """Return the names of the processes that have made connections; many at once cost hardly more than one."""
+        inodes = _inodes(set(ends))
+        self._read_on()
+        names = {inode: name for name, pid in self._pids.items() for inode in _sockets_of(pid)}
+        return {one: names.get(inodes.get(one, 0), self._stranger) for one in ends}
 
     def _read_on(self) -> None:
         """Learn of processes that have been started since."""
@@ -45,16 +46,21 @@ class SocketOwners:
                 self._pids[line["process"]] = line["pid"]
 
 
-def _inode(near: int, far: int) -> int | None:
-    """Return the number of a connected socket, whether it is one of IPv4 or one of IPv6 with an IPv4 address."""
+def _inodes(wanted: Collection[Ends]) -> dict[Ends, int]:
+    """Return the numbers of connected sockets, be they of IPv4 or of IPv6 with an IPv4 address."""
+    found: dict[Ends, int] = {}
     for table, prefix in (("/proc/net/tcp", ""), ("/proc/net/tcp6", "0000000000000000FFFF0000")):
-        wanted = [f"{prefix}0100007F:{near:04X}", f"{prefix}0100007F:{far:04X}", _ESTABLISHED]
-        with open(table, encoding="ascii") as lines:
-            for line in lines:
+        lines = {
+            (f"{prefix}0100007F:{near:04X}", f"{prefix}0100007F:{far:04X}", _ESTABLISHED): (near, far)
+            for near, far in wanted
+        }
+        with open(table, encoding="ascii") as file:
+            for line in file:
                 fields = line.split()
-                if fields[1:4] == wanted:
-                    return int(fields[9])
-    return None
+                ends = lines.get((fields[1], fields[2], fields[3]))
+                if ends is not None:
+                    found[ends] = int(fields[9])
+    return found
 
 
 def _sockets_of(pid: int) -> set[int]:

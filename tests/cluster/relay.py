@@ -20,9 +20,11 @@ from typing import Final
 
 import orjson
 
-from tests.cluster.owners import SocketOwners
+from tests.cluster.owners import Ends, SocketOwners
 
 _HIGH_WATER: Final = 1 << 20
+# A look-up takes some milliseconds, however many are looked up.
+_GATHER_S: Final = 0.02
 _RESET: Final = struct.pack("ii", 1, 0)
 Pair = tuple[str, str]
 
@@ -57,6 +59,7 @@ class Half(asyncio.Protocol):
     broken: bool = False
     """and by an error."""
     full: bool = False
+    timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -118,7 +121,8 @@ class Half(asyncio.Protocol):
         while self.waiting and self.waiting[0][0] <= now:
             self.other.transport.write(self.waiting.popleft()[1])
         if self.waiting:
-            asyncio.get_running_loop().call_at(self.waiting[0][0], self.flush)
+            if self.timer is None or self.timer.when() <= now:
+                self.timer = asyncio.get_running_loop().call_at(self.waiting[0][0], self.flush)
         elif self.gone:
             self.relay.halves.discard(self)
             self.other.transport.abort() if self.broken else self.other.transport.close()
@@ -171,6 +175,8 @@ class Relay:
         self._targets: dict[str, tuple[str, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
+        self._changed = asyncio.Event()
+        self._unknown: dict[Ends, asyncio.Future[str]] = {}
         self.halves: set[Half] = set()
 
     def rule(self, pair: Pair) -> Rule:
@@ -191,6 +197,9 @@ class Relay:
                 for source, target in pairs:
                     self._rules[source, target] = Rule(**rule)
                 self._update({(source, target) for source, target in pairs})
+                # Whoever waits for a way to be open again looks.
+                self._changed.set()
+                self._changed = asyncio.Event()
             case {"count": True}:
                 counts: dict[str, int] = {}
                 for half in self.halves:
@@ -210,13 +219,12 @@ class Relay:
 
     async def _lead(self, near: asyncio.Transport, target: str, port: int) -> None:
         near.pause_reading()
-        source = self._owners.name_of(near.get_extra_info("peername")[1], port)
-        pair = (source, target)
+        pair = (await self._source(near.get_extra_info("peername")[1], port), target)
         first = Half(self, pair, back=False)
         first.connection_made(near)
         near.set_protocol(first)
         while (rule := self.rule(pair)).forth or rule.back:
-            await asyncio.sleep(0.02)
+            await self._changed.wait()
             if near.is_closing():
                 return
         if rule.cut:
@@ -234,6 +242,20 @@ class Relay:
             half.update()
         if near.is_closing() and second.transport is not None:
             second.transport.close()
+
+    async def _source(self, near: int, far: int) -> str:
+        """Return who has made a connection. Those that come at about the same time are looked up together."""
+        if not self._unknown:
+            asyncio.get_running_loop().call_later(_GATHER_S, self._look_up)
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._unknown[near, far] = future
+        return await future
+
+    def _look_up(self) -> None:
+        unknown, self._unknown = self._unknown, {}
+        for ends, name in self._owners.names_of(unknown).items():
+            if not unknown[ends].done():
+                unknown[ends].set_result(name)
 
     def _update(self, pairs: set[Pair]) -> None:
         for half in [half for half in self.halves if half.pair in pairs]:
