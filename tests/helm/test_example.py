@@ -27,7 +27,7 @@ EXAMPLE = REPOSITORY / "examples" / "kubernetes"
 
 @pytest.fixture(scope="module")
 def example() -> list[Manifest]:
-    command = [program("kubectl"), "kustomize", EXAMPLE]
+    command = [str(program("kubectl")), "kustomize", str(EXAMPLE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return documents(done.stdout)

@@ -8,8 +8,8 @@ import pytest
 
 from shard_manager.coordinator import Lease
 from shard_manager.host_calls import HostCalls
-from tests.unit.shard_manager.cluster import TIMINGS, ms
 from tests.support.virtual_time import virtual_time
+from tests.unit.shard_manager.cluster import TIMINGS, ms
 
 SHARD = 3
 LEASE = Lease(shard=SHARD, generation=1, token=1)

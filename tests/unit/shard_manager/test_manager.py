@@ -26,8 +26,8 @@ from shard_manager.events import (
 from shard_manager.lease import Active
 from shard_manager.memory import MemoryCoordinator
 from shard_manager.orders import Orders, Pin
-from tests.unit.shard_manager.cluster import TIMINGS, Site, bounded, ms
 from tests.support.virtual_time import virtual_time
+from tests.unit.shard_manager.cluster import TIMINGS, Site, bounded, ms
 
 
 @pytest.fixture
