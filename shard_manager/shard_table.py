@@ -115,7 +115,7 @@ class ShardTable:
         waiting = self._setbacks.waiting(self._clock())
         for shard, state in self.states.items():
             lease = held.get(shard)
-            if isinstance(state, Active) and state.lease == lease and shard in wanted and shard not in waiting:
+            if isinstance(state, Active) and state.lease is lease and shard in wanted and shard not in waiting:
                 continue  # nothing to do, as for most of perhaps a thousand shards once a second
             known = None if isinstance(state, Idle | Leasing) else state.lease
             if lease is not None and lease != known:

@@ -25,6 +25,7 @@ async def run(*, quick: bool) -> Report:
     async with bench_cluster() as cluster:
         await cluster.start(nodes=NODES)
         async with AsyncClient(cluster.addresses, timeout=30) as client:
+            await _both_work(cluster, client)
             again = [await _kill(cluster, client) for _ in range(runs)]
             for _ in range(runs):
                 blip += await _blip(cluster, client)
@@ -56,7 +57,22 @@ async def _kill(cluster: BenchCluster, client: AsyncClient) -> float:
     last = max(entry.at for entry in await cluster.audit.entries(killed_at) if entry.job in hit)
     cluster.workers["worker-1"].start()
     await asyncio.sleep(_LONG_S + 2.0)
+    await _both_work(cluster, client)
     return last - killed_at
+
+
+async def _both_work(cluster: BenchCluster, client: AsyncClient) -> None:
+    """Wait until the workers are connected to all nodes: each gets jobs."""
+    tally, follower = _tally(cluster)
+
+    async def seen() -> bool:
+        jobs = await submit(client, keys_for(cluster.shards, range(cluster.shards)), runs_s=0.2)
+        await asyncio.sleep(0.5)
+        follower.read()
+        ran = {one.worker for job in jobs for one in tally.executions(job)}
+        return ran == set(cluster.workers)
+
+    await until(seen, 60.0, "work for all workers")
 
 
 async def _blip(cluster: BenchCluster, client: AsyncClient) -> int:

@@ -145,6 +145,7 @@ class Engine:
         self.keeper = Keeper(
             store=store,
             ownership=self.ownership,
+            registry=self.registry,
             index=self.index,
             claimer=self.claimer,
             reaper=self.reaper,

@@ -2,12 +2,14 @@
 
 Each partition gets its turn every sweep interval, staggered, so that the database sees an even trickle. A turn reads,
 and writes only if the reading says so: earliest due jobs, expired jobs, overdue attempts, parked jobs with room. Less
-often it compares the registry with the running rows, and removes old dedupe keys.
+often it compares the registry with the running rows, and removes old dedupe keys. A partition in which nothing is
+pending and nothing runs gets only every fourth turn: news come by nudges, and looking at nothing is not free.
 """
 
 import asyncio
 import logging
 import time
+from typing import Final
 
 from server.engine.adoption import Adoption
 from server.engine.claimer import Claimer
@@ -18,10 +20,13 @@ from server.engine.ownership import Ownership
 from server.engine.parking import Parking
 from server.engine.ports import EngineStore, OutcomeUnknown, StoreUnavailable
 from server.engine.reaper import Reaper
+from server.engine.registry import Registry
 from server.engine.timings import EngineTimings
 from server.engine.waiters import Waiters
 
 log = logging.getLogger(__name__)
+
+_IDLE_TURNS: Final = 4
 
 
 class Keeper:
@@ -32,6 +37,7 @@ class Keeper:
         *,
         store: EngineStore,
         ownership: Ownership,
+        registry: Registry,
         index: DueIndex,
         claimer: Claimer,
         reaper: Reaper,
@@ -43,6 +49,7 @@ class Keeper:
     ) -> None:
         self._store = store
         self._ownership = ownership
+        self._registry = registry
         self._index = index
         self._claimer = claimer
         self._reaper = reaper
@@ -55,6 +62,7 @@ class Keeper:
         self._wake = asyncio.Event()
         self._cleaned: dict[int, float] = {}
         self._reconciled: dict[int, float] = {}
+        self._idle_until: dict[int, float] = {}
 
     def look_at(self, partition: int) -> None:
         """Give a partition a turn now."""
@@ -68,9 +76,10 @@ class Keeper:
         while True:
             if not self._asked and not queue:
                 queue = self._ownership.served_partitions()
-            partition = self._asked.pop() if self._asked else queue.pop(0) if queue else None
+            asked = bool(self._asked)
+            partition = self._asked.pop() if asked else queue.pop(0) if queue else None
             try:
-                if partition is not None:
+                if partition is not None and (asked or time.monotonic() >= self._idle_until.get(partition, 0.0)):
                     await self.turn(partition)
                     backoff.reset()
             except (StoreUnavailable, OutcomeUnknown) as error:
@@ -92,6 +101,10 @@ class Keeper:
             self._index.swept([job for job in jobs if job.shard in owned], self._clock.now_ms())
         self._claimer.wake()
         expired, overdue, parked = await self._store.attention(partition, sorted(owned))
+        idle = not (jobs or expired or overdue or parked or any(map(self._registry.of_shard, owned)))
+        # Half a turn less, so that the fourth is not missed by a hair.
+        rest_s = self._timings.sweep.total_seconds() * (_IDLE_TURNS - 0.5)
+        self._idle_until[partition] = time.monotonic() + rest_s if idle else 0.0
         if expired:
             await self._expire(partition)
         if overdue:

@@ -33,7 +33,7 @@ async def read_view(session: Session, *, fresh: bool) -> View:
     await asyncio.gather(
         _read_members(session, fresh=fresh),
         _read_plan(session, fresh=fresh),
-        resolve(session, session.held if fresh else ()),
+        _look_after_leases(session, fresh=fresh),
     )
     return View(
         members=dict(session.members),
@@ -42,6 +42,17 @@ async def read_view(session: Session, *, fresh: bool) -> View:
         held=dict(session.held),
         sessions=dict(session.sessions),
     )
+
+
+async def _look_after_leases(session: Session, *, fresh: bool) -> None:
+    """With `fresh`, read again what the session holds, if any lease was made or removed since the last time."""
+    if not fresh:
+        return
+    leases = await session.link.stat(session.tree.leases)
+    changed = leases.children_by if leases is not None else None
+    if changed is None or changed != session.leases_seen:
+        await resolve(session, session.held)
+        session.leases_seen = changed
 
 
 async def write_plan(session: Session, plan: Plan) -> None:

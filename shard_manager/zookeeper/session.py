@@ -29,7 +29,8 @@ _ATTEMPTS: Final = 5
 class Session:
     """One session from `join` to its end. `candidate` is the name of its candidate, `number` ZooKeeper's of it.
 
-    `held` are the leases, `uncertain` shards whose last acquire or release got no answer. `leads` once it has been the
+    `held` are the leases, `uncertain` shards whose last acquire or release got no answer, `leases_seen` the last change
+    among all leases that `held` takes account of. `leads` once it has been the
     lowest candidate; it cannot cease to be that. `plan`, `members` and `sessions` are what was read last, with what
     tells whether they have changed since.
     """
@@ -44,6 +45,7 @@ class Session:
     leads: bool = False
     held: dict[int, Lease] = field(default_factory=dict)
     uncertain: set[int] = field(default_factory=set)
+    leases_seen: int | None = None
     plan: Plan | None = None
     plan_stat: Stat | None = None
     members: dict[str, Member] = field(default_factory=dict)
