@@ -6,6 +6,7 @@ is. A claim, the end of a lost worker's attempt, a firing or a removal of a dedu
 with what is committed at that moment before one's eyes.
 """
 
+from collections.abc import Sequence
 from typing import Final, LiteralString
 
 import psycopg
@@ -27,6 +28,11 @@ CREATE INDEX ON audit.raises (shard, number);
 CREATE TABLE audit.trespasses (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(),
     deed text NOT NULL, shard integer NOT NULL, epoch bigint NOT NULL, used bigint, process text NOT NULL, owner text);
+-- What the database knew of the worker when the reaper gave an attempt of it back.
+CREATE TABLE audit.reaps (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    job_id bigint NOT NULL, claim bigint NOT NULL, process text NOT NULL, worker text NOT NULL,
+    lease_until timestamptz NOT NULL, lost_at timestamptz, ended_at timestamptz);
 
 CREATE FUNCTION audit.process() RETURNS text LANGUAGE sql STABLE AS $$
     SELECT coalesce(current_setting({setting}, true), '')
@@ -76,6 +82,9 @@ BEGIN
     SELECT DISTINCT 'reap', s.shard, s.epoch, audit.process(), audit.owner(s.shard)
     FROM new n JOIN shardwheel_store.shards s ON s.shard = (n.job_id & 4095)::integer
     WHERE n.outcome = 3 AND audit.process() IS DISTINCT FROM audit.owner(s.shard);
+    INSERT INTO audit.reaps (job_id, claim, process, worker, lease_until, lost_at, ended_at)
+    SELECT n.job_id, n.claim, audit.process(), w.name, w.lease_until, w.lost_at, w.ended_at
+    FROM new n JOIN shardwheel_store.workers w ON w.id = n.worker_id WHERE n.outcome = 3;
     RETURN NULL;
 END $$;
 CREATE TRIGGER audit_reaped AFTER INSERT ON shardwheel_store.attempts
@@ -138,6 +147,20 @@ def read_trespasses(dsn: str) -> tuple[Trespass, ...]:
         found = [Trespass(*row) for row in connection.execute(query)]
     assert any(one.process == FORGER for one in found), "the audit does not see a forged removal of a dedupe key"
     return tuple(one for one in found if one.process != FORGER)
+
+
+def read_reaps(dsn: str, jobs: Sequence[int]) -> list[str]:
+    """Return, in words, how attempts of these jobs were given back by the reaper: for whoever looks for a cause."""
+    query = (
+        "SELECT job_id, claim, process, at, worker, lease_until, lost_at, ended_at FROM audit.reaps"
+        " WHERE job_id = ANY(%s) ORDER BY number"
+    )
+    with psycopg.connect(dsn, autocommit=True, connect_timeout=5) as connection:
+        return [
+            f"job {job}, claim {claim}: reaped by {process} at {at}; the lease of {worker} was until {until},"
+            f" lost at {lost}, ended at {ended}"
+            for job, claim, process, at, worker, until, lost, ended in connection.execute(query, (list(jobs),))
+        ]
 
 
 def _trespass(connection: psycopg.Connection[tuple[object, ...]]) -> None:

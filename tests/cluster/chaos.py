@@ -20,6 +20,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.history import History
 from tests.cluster.logs import moved_partitions, tracebacks
 from tests.cluster.nemeses import REGISTRY, offers, plan, possible
+from tests.cluster.promises import Promise
 from tests.cluster.run import Run, new_run
 from tests.cluster.settings import CLUSTER
 from tests.cluster.zookeeper import ZookeeperSite, zookeeper_site
@@ -167,6 +168,9 @@ def _judge(report: Report, run: Run) -> None:
         print(f"--- a node has said:\n{text}", file=sys.stderr)
     for violation in report.verdict.violations[:30]:
         print(violation, file=sys.stderr)
+    again = [int(one.subject.split()[1]) for one in report.verdict.violations if one.promise is Promise.DUPLICATE]
+    for text in audit.read_reaps(run.cluster.dsn, again) if again else []:
+        print(text, file=sys.stderr)
     print(json.dumps(report.verdict.numbers), file=sys.stderr)
 
 

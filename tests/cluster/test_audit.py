@@ -116,6 +116,21 @@ def test_deeds_of_somebody_else(processes: tuple[str, Process, Process]) -> None
     ]
 
 
+def test_a_reap_is_written_down_with_the_lease_of_its_time(processes: tuple[str, Process, Process]) -> None:
+    dsn, one, _ = processes
+    one.own()
+    job = insert(one, 1)
+    one.do(
+        "INSERT INTO workers (id, namespace_id, name, incarnation, lease_until) OVERRIDING SYSTEM VALUE"
+        " VALUES (1, 1, 'w', 1, '2026-01-01T00:00:00Z')"
+    )
+    for outcome in (1, 3):
+        one.do("INSERT INTO attempts VALUES (%s, %s, 1, 1, now(), now(), %s, '', '')", job, outcome, outcome)
+    [text] = audit.read_reaps(dsn, [job])
+    assert text.startswith(f"job {job}, claim 3: reaped by {one.name} at ")
+    assert "the lease of w was until 2026-01-01" in text
+
+
 def test_an_audit_that_sleeps_is_an_error(processes: tuple[str, Process, Process]) -> None:
     dsn, one, _ = processes
     one.do("DROP TRIGGER audit_cleaned ON dedupe_keys")
