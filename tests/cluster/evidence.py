@@ -172,7 +172,9 @@ def lives_of(lines: Iterable[Line]) -> tuple[Life, ...]:
             case "gone":
                 lives[key] = replace(life, gone=at)
             case "paused":
-                lives[key] = replace(life, stops=(*life.stops, Stop(began=at)))
+                # One that is stopped twice goes on at the first word.
+                if not life.stops or life.stops[-1].ended is not None:
+                    lives[key] = replace(life, stops=(*life.stops, Stop(began=at)))
             case "resumed":
                 # A process may be told to go on without having been stopped.
                 if life.stops and life.stops[-1].ended is None:

@@ -95,8 +95,10 @@ class Standing:
         """
         if execution.outcome == "Snooze":
             later_s = later.started.mono - (execution.ended or execution.started).mono
-            return Cause.SNOOZED if execution.claim == 1 and later_s >= SNOOZE_S else None
-        if execution.outcome not in ("", COMPLETED, "CancelledError", "Cancelled"):
+            if execution.claim == 1 and later_s >= SNOOZE_S:
+                return Cause.SNOOZED
+        # A worker that was stopped may ask to be run later when somebody else has the job already.
+        elif execution.outcome not in ("", COMPLETED, "CancelledError", "Cancelled"):
             submission = self.submission_of(execution.job)
             return Cause.FAILED if submission is not None and execution.attempt <= submission.failures else None
         life = self.life_of(execution)

@@ -123,3 +123,12 @@ def test_executions_that_last_through_an_outage() -> None:
     still = execution(end=None)
     every = [through, began_late, ended_early, still]
     assert running_throughout(every, began=2.0, ended=5.0) == [through]
+
+
+def test_a_process_that_is_stopped_twice_goes_on_once(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "processes")
+    for event in ("started", "paused", "paused", "resumed", "resumed"):
+        journal.write(event, kind="worker", process="w", pid=7)
+    [life] = read_lives(journal.path)
+    [stop] = life.stops
+    assert stop.ended is not None

@@ -102,6 +102,13 @@ def test_snoozes_that_were_asked_for(again_at: float, claim: int, expected: Caus
     assert cause(first, again(start=again_at, end=4.0, claim=claim + 1)) is expected
 
 
+def test_a_snooze_of_a_worker_that_had_lost_its_lease_meanwhile() -> None:
+    late = execution(start=9.1, end=9.2, claimed_at=WALL + 1.0, outcome="Snooze")
+    second = again(start=8.0, end=8.5)
+    assert cause(late, second, life(1, stops=(stop(1.5, 9.0),)), life(2)) is Cause.WORKER_STOPPED
+    assert cause(late, second, life(1), life(2)) is None
+
+
 @pytest.mark.parametrize(("claimed", "expected"), [(2.1, Cause.TIMED_OUT), (1.9, None)])
 def test_timeouts(claimed: float, expected: Cause | None) -> None:
     first, second = execution(outcome="CancelledError"), again(start=claimed, end=4.0)
