@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 from worker_sdk import NewJob
 
 # Reasons that have nothing to do with an outage.
-_BY_INTENT = {f"again_{cause}" for cause in (Cause.FAILED, Cause.TIMED_OUT)}
+_BY_INTENT = {f"again_{cause}" for cause in (Cause.FAILED, Cause.SNOOZED, Cause.TIMED_OUT)}
 _STRIKE_AT_S = 2.0
 _MINUTE_S = 60.0
 _LONG_LEASE: Mapping[str, str] = {"worker_lease": "15s", "heartbeat": "3s", "reset_grace": "5s", "kill_grace": "10s"}

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import socket
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ import pytest
 from server.embedded.port import choose_port
 from tests.support.commands import RunningCommand, alive, running, shardwheel
 from tests.support.postgres import PostgresServer
-from tests.support.scratch import make_folder
+from tests.support.scratch import make_folder, remove_folder
 from tests.support.waiting import wait_until
 from worker_sdk import Client, JobState
 
@@ -48,7 +47,7 @@ def folder() -> Iterator[Path]:
     """A folder that every account may pass through, unlike pytest's own."""
     path = make_folder("shardwheel-commands-")
     yield path
-    shutil.rmtree(path)
+    remove_folder(path)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """`shardwheel demo` as a process: its account with each kind of kill, and what is left of it, which is nothing."""
 
 import json
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import psutil
 import pytest
 
 from tests.support.commands import RunningCommand, alive, running, shardwheel
-from tests.support.scratch import make_folder
+from tests.support.scratch import make_folder, remove_folder
 from tests.support.waiting import wait_until
 
 KEYS = [
@@ -26,7 +25,7 @@ def folder() -> Iterator[Path]:
     """Where the demo makes its temporary folder; everybody may pass."""
     path = make_folder("shardwheel-demo-test-")
     yield path
-    shutil.rmtree(path)
+    remove_folder(path)
 
 
 ALONE = ("--nodes", "1", "--workers", "2", "--coordinator", "postgres")

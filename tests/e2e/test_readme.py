@@ -9,7 +9,6 @@ import importlib
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from server.domain.job import MAX_PRIORITY
 from server.domain.retry import DELAY_LIMIT
 from shard_manager.shardctl.main import app as shardctl_app
 from tests.support.commands import environment
-from tests.support.scratch import make_folder
+from tests.support.scratch import make_folder, remove_folder
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -182,7 +181,7 @@ def folder() -> Iterator[Path]:
     """A folder that every account may pass through."""
     path = make_folder("shardwheel-readme-")
     yield path
-    shutil.rmtree(path)
+    remove_folder(path)
 
 
 def run(line: str, address: str) -> str:

@@ -5,7 +5,6 @@ import asyncio
 import itertools
 import json
 import os
-import shutil
 import signal
 import urllib.error
 import urllib.request
@@ -22,7 +21,7 @@ from psycopg import conninfo
 from server.store.migrate import VERSION, migrate
 from tests.support.commands import RunningCommand, running, shardwheel
 from tests.support.postgres import PostgresServer
-from tests.support.scratch import make_folder
+from tests.support.scratch import make_folder, remove_folder
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZookeeperServer, free_ports
 from worker_sdk import Client
@@ -35,7 +34,7 @@ _paths = itertools.count(1)
 def folder() -> Iterator[Path]:
     path = make_folder("shardwheel-start-")
     yield path
-    shutil.rmtree(path)
+    remove_folder(path)
 
 
 @pytest.fixture

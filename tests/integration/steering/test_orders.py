@@ -139,8 +139,13 @@ async def test_what_cannot_be_obeyed_is_refused_in_words(database: str, tmp_path
             assert (refused.value.code().name, reason_of(refused.value)) == ("FAILED_PRECONDITION", "NODE_UNFIT")
             await admin.DrainNode(pb.DrainNodeRequest(node=leader.config.node, force=True), timeout=30)
             await eventually(lambda: not leader.engine.ownership.epochs, timeout_s=30, what="no node serving")
-            status = await admin.GetStatus(pb.GetStatusRequest(), timeout=30)
-            assert {each.waiting_for for each in status.shards} == {"a node that can serve"}
+
+            async def all_wait() -> bool:
+                status = await admin.GetStatus(pb.GetStatusRequest(), timeout=30)
+                return {each.waiting_for for each in status.shards} == {"a node that can serve"}
+
+            # The node that is asked learns the new plan a moment later.
+            await eventually(all_wait, timeout_s=30, what="all shards to wait for a node")
 
 
 async def test_an_order_is_forwarded_once_and_tells_why_it_waits_in_vain(database: str, tmp_path: Path) -> None:
