@@ -74,7 +74,9 @@ class Liveness:
 
     async def run(self) -> None:
         """Renew leases for ever."""
-        await every(self._tick_s, "worker leases", self.renew)
+        # No longer pauses while the database is away: once it is back, each node has to speak for its workers before
+        # another one, whose renewals have worked for a lease, takes them for dead.
+        await every(self._tick_s, "worker leases", self.renew, back_off_limit_s=self._tick_s)
 
     async def admit(self, namespace_id: int, name: str, incarnation: int, sdk: str, slots: Mapping[str, int]) -> int:
         """Start the lease of a worker and return its id; raises `WorkerRefused`.

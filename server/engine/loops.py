@@ -41,12 +41,14 @@ async def every(
     *,
     wake: asyncio.Event | None = None,
     least_s: float = 0.0,
+    back_off_limit_s: float = 2.0,
 ) -> None:
     """Run `step` for ever, `interval_s` apart, sooner when `wake` is set, but never less than `least_s` apart.
 
-    A failing step is logged once per streak and kind of error, and tried again later.
+    A failing step is logged once per streak and kind of error, and tried again after up to `back_off_limit_s`, or
+    `interval_s` if that is more.
     """
-    backoff = Backoff()
+    backoff = Backoff(limit_s=back_off_limit_s)
     logged: type[Exception] | None = None
     while True:
         try:
