@@ -56,7 +56,7 @@ def registered(engine: Engine, *refs: AttemptRef) -> Callable[[], bool]:
     return lambda: all(ref in engine.registry for ref in refs)
 
 
-# Fails now and then with a lease of one second, for a reason that is still to be found: not among the quick tests until then.
+# Fails now and then with a lease of one second, for a reason still to be found: not among the quick tests until then.
 @pytest.mark.soak
 async def test_outage_longer_than_a_lease_kills_nobody(postgres: PostgresServer, database: str) -> None:
     """Nobody could renew while the database was away: then every lease is over, and that proves nothing.
