@@ -4,8 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 
-import pytest
-
 from server.domain.ending import ANY_LEASE
 from server.domain.job import AttemptOutcome, AttemptRef, JobState
 from server.engine.engine import Engine
@@ -56,8 +54,6 @@ def registered(engine: Engine, *refs: AttemptRef) -> Callable[[], bool]:
     return lambda: all(ref in engine.registry for ref in refs)
 
 
-# Fails now and then with a lease of one second, for a reason still to be found: not among the quick tests until then.
-@pytest.mark.soak
 async def test_outage_longer_than_a_lease_kills_nobody(postgres: PostgresServer, database: str) -> None:
     """Nobody could renew while the database was away: then every lease is over, and that proves nothing.
 
@@ -71,12 +67,13 @@ async def test_outage_longer_than_a_lease_kills_nobody(postgres: PostgresServer,
     ):
         near = await connect(owner, "near", {store.handler: 1})
         far = await connect(other, "far", {store.handler: 1})
-        await serve(other, [0])
-        far_ref = await start_job(store, far)
-        await serve(owner, [0], token=3)
-        near_ref = await start_job(store, near)
+        # From the start: a worker that is not heard for a lease while all this is set up is lost, and rightly.
         beats = Beats(near, far)
         try:
+            await serve(other, [0])
+            far_ref = await start_job(store, far)
+            await serve(owner, [0], token=3)
+            near_ref = await start_job(store, near)
             await eventually(owner.liveness.may_reap_by_lease, what="renewals have worked for a lease")
             await asyncio.to_thread(postgres.stop)
             far_away = other.slots.of_worker(far.connected.worker_id)
@@ -95,12 +92,9 @@ async def test_outage_longer_than_a_lease_kills_nobody(postgres: PostgresServer,
 
             await eventually(over, what="the leases are over")
             await eventually(lambda: not owner.liveness.may_reap_by_lease(), what="the owner knows of the outage")
-            # Not later: once the owner's renewals have worked for a lease, a worker that nobody speaks for is lost.
-            assert registered(owner, near_ref, far_ref)()
+            await holds_for(registered(owner, near_ref, far_ref), 0.5 * LEASE_S)
             far_away.closed = False
             other.slots.attach(far_away)
-            # Its own next renewal may be later than a lease as short as this one allows.
-            await other.liveness.renew()
             await holds_for(registered(owner, near_ref, far_ref), 1.2 * LEASE_S)
             assert owner.liveness.may_reap_by_lease()
             assert await store.sql("SELECT id, claim, state FROM jobs ORDER BY id") == [
@@ -149,8 +143,10 @@ async def test_lost_stream_gives_back_after_its_grace_unless_the_worker_returns(
     async with engine_on(store) as engine:
         worker = await connect(engine, "w", {store.handler: 1})
         await serve(engine, [0])
+        before = Beats(worker)
         ref = await start_job(store, worker)
         await eventually(engine.liveness.may_reap_by_lease, what="renewals have worked for a lease")
+        before.stop()
         engine.detach(worker.connected, goodbye=False)
         back = await connect(engine, "w", {store.handler: 1}, running=[ref])
         beats = Beats(back)
