@@ -217,6 +217,9 @@ class Session:
                 self._wake.clear()
                 for request in self._requests():
                     await call.write(request)
+                if self._wake.is_set():
+                    # More has come while that was written, and the end comes after it.
+                    continue
                 if self._goodbye is not None:
                     await call.write(SessionRequest(goodbye=Goodbye(reason=self._goodbye)))
                 if self._goodbye is not None or self._ending:
@@ -230,20 +233,27 @@ class Session:
             call.cancel()
 
     def _requests(self) -> Iterator[SessionRequest]:
-        """Yield what waits to be sent. What is added meanwhile may be sent with it or wakes the writer again."""
-        while self._credits:
-            yield SessionRequest(credit=self._credits.pop(0))
-        if self._beat_due or self._progress:
-            if self._beat_due:
-                self._progress.extend(self._listener.take_progress(self))
-            progress, self._progress, self._beat_due = self._progress, [], False
+        """Yield what waits to be sent now; what is added meanwhile has woken the writer again.
+
+        All of it is taken at one moment. A result that is added while something is written would otherwise go ahead of
+        its attempt's last progress, and a report ahead of the results that came before it.
+        """
+        if self._beat_due:
+            self._progress.extend(self._listener.take_progress(self))
+        beat = self._beat_due or bool(self._progress)
+        credits, self._credits = self._credits, []
+        progress, self._progress, self._beat_due = self._progress, [], False
+        results, self._results = self._results, []
+        reports, self._reports = self._reports, []
+        for credit in credits:
+            yield SessionRequest(credit=credit)
+        if beat:
             self._beats += 1
             yield SessionRequest(heartbeat=Heartbeat(sequence=self._beats, progress=progress))
-        results, self._results = self._results, []
         for batch in batched_results(results):
             yield SessionRequest(results=batch)
-        while self._reports:
-            yield SessionRequest(report=self._reports.pop(0))
+        for report in reports:
+            yield SessionRequest(report=report)
 
     async def _beat(self, call: "grpc.aio.StreamStreamCall[SessionRequest, SessionResponse]") -> None:
         """Send heartbeats, and give the stream up when the node has been silent for too long."""
