@@ -288,8 +288,9 @@ class Dispatcher:
     async def step(self) -> None:
         """Use up the credit, and ask for more."""
         if self.node.sessions[-1] is not self._session:
+            # What came on the old stream counts there alone; its results may even come to another node.
             self._session = self.node.sessions[-1]
-            self._open &= {ref.job_id for ref in self._session.hello.report.running}
+            self._open.clear()
         free = self._session.credit.get("work", 0) - self.outstanding
         if free > 0 and not self._session.ended.is_set():
             jobs = [assignment(self._next_id + i, "work") for i in range(free)]
