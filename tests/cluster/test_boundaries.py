@@ -23,13 +23,15 @@ from worker_sdk import AsyncClient, CatchUp, NewSchedule, Overlap
 # dead node's session and the guard against many losses are over. A firing that comes later than that is skipped by the
 # default policies, and found missing.
 _EVERY_S = 15
+_CREATED_S = 2.0
 _ENDED_S = 10.0
 _TAKEN_OVER_S = 12.0
 
 
 async def _schedule(run: Run, *, step_s: int, times: int, every_firing: bool) -> None:
     """Create a schedule with `times` boundaries; unless every firing is to be made good, by the default policies."""
-    first = (int(time.time()) // step_s + 1) * step_s
+    # Not within the next moments: a start in the past would be no start.
+    first = (int(time.time() + _CREATED_S) // step_s + 1) * step_s
     wanted = NewSchedule(
         name=f"every-{step_s}",
         handler=SHORT,

@@ -62,15 +62,17 @@ class Trio:
 
 
 @asynccontextmanager
-async def running_trio(database: str, leases: dict[str, str], folder: Path) -> AsyncIterator[Trio]:
-    """Three nodes that share the shards; node-a leads."""
+async def running_trio(
+    database: str, leases: dict[str, str], folder: Path, *, ttl_s: float = TTL_S
+) -> AsyncIterator[Trio]:
+    """Three nodes that share the shards, under sessions of `ttl_s` seconds; node-a leads."""
     names = ("node-a", "node-b", "node-c")
     addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, free_ports(len(names)), strict=True)}
     with ExitStack() as stack:
         nodes: dict[str, RunningCommand] = {}
         for name, address in addresses.items():
             flags = {
-                **leases, "database": database, "node": name, "listen": address, "session-ttl": f"{TTL_S:g}s",
+                **leases, "database": database, "node": name, "listen": address, "session-ttl": f"{ttl_s:g}s",
                 "data-dir": str(folder / name), "hot-connections": "4", "api-connections": "2",
                 "http-listen": "off", "log-format": "json",
             }  # fmt: skip
