@@ -6,9 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 PYTEST := $(BIN)/python -m pytest
-# Test files run side by side in this many processes: most of their time is waiting.
-JOBS ?= 2
-SIDE_BY_SIDE := -n $(JOBS) --dist loadfile
+# Tests run side by side in this many processes, as tests/conftest.py groups and orders them: most of their time is waiting.
+JOBS ?= 3
+SIDE_BY_SIDE := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 MINUTES ?= 10
 SEED ?= 1
 
