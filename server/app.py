@@ -8,6 +8,7 @@ from functools import partial
 from importlib import metadata
 from typing import Final
 
+from server.api.activity import ClusterActivity, NodeActivity
 from server.api.admin_orders import AdminOrders
 from server.api.admin_service import AdminService
 from server.api.admin_status import Answering
@@ -25,6 +26,7 @@ from server.config import NodeConfig
 from server.coordination import check_coordinator, coordinator_place, open_coordinator
 from server.database_watch import INTERVAL_S as LOOK_EVERY_S
 from server.database_watch import DatabaseWatch
+from server.engine.claimer import LATENESS_BOUNDS_S
 from server.engine.engine import Engine
 from server.engine.loops import every
 from server.engine.ports import OutcomeUnknown, StoreUnavailable
@@ -32,6 +34,8 @@ from server.maintenance import EVERY, Maintenance
 from server.manager_observer import ManagerObserver
 from server.node_health import NodeHealth, Phase
 from server.node_http import NodeHttp
+from server.observe.activity import LOOK_EVERY_S as COUNTERS_EVERY_S
+from server.observe.activity import ActivityLog, engine_counts
 from server.observe.engine_metrics import EngineCollector
 from server.observe.load_metrics import LoadMetrics
 from server.observe.loop_lag import LoopLag
@@ -189,6 +193,8 @@ class Node:
         self.channels = PeerChannels(config.node, self._addresses)
         self.peers = ClusterPeers(config.node, self.channels, lambda shard: self.manager.planned_owner(shard))
         self.engine = Engine(self.store, firing, self._partition_of, config.timings(), self.peers)
+        self.activity_log = ActivityLog(lambda: engine_counts(self.engine), self.engine.clock.now)
+        self._activity = NodeActivity(config.node, self.activity_log, LATENESS_BOUNDS_S)
         self._handlers_changed = asyncio.Event()
         self.engine.news.handlers_changed = self._handlers_changed.set
         self.submitter = Submitter(self.database, self._partition_of, self.engine)
@@ -275,10 +281,13 @@ class Node:
                 orders=ManagerOrders(lambda: self.manager),
                 leader=LeaderCall(node, cluster, self.channels),
             ),
+            activity=ClusterActivity(self._activity, self.peers, self.engine.clock.now),
         )
 
     def _peer_service(self) -> PeerService:
-        return PeerService(engine=self.engine, news=self.engine.news, shards=len(self._partition_of))
+        return PeerService(
+            engine=self.engine, news=self.engine.news, shards=len(self._partition_of), activity=self._activity
+        )
 
     def _shard_manager(self) -> ShardManager:
         config = self.config
@@ -298,6 +307,9 @@ class Node:
         for handler in await self.catalog.refresh():
             self.engine.handler_seen(handler.handler_id, paused=handler.paused)
 
+    async def _count(self) -> None:
+        self.activity_log.look()
+
     def _loops(self) -> list[asyncio.Task[None]]:
         retention = Retention(completed=self.config.keep_completed, unsuccessful=self.config.keep_unsuccessful)
         maintenance = Maintenance(self.database, retention)
@@ -306,6 +318,7 @@ class Node:
             "maintenance": every(EVERY.total_seconds(), "maintenance", _step(maintenance.run_once)),
             "members": every(MEMBERS_REFRESH_S, "members", self.workers.tell_members),
             "channels": every(MEMBERS_REFRESH_S, "channels", self.channels.refresh),
+            "activity": every(COUNTERS_EVERY_S, "activity", self._count),
             "database-watch": every(LOOK_EVERY_S, "database watch", self._database_watch.look),
             "catalog": every(CATALOG_REFRESH_S, "catalog", _step(self._refresh_catalog), wake=self._handlers_changed),
         }

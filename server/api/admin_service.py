@@ -7,6 +7,7 @@ import grpc.aio
 import orjson
 from google.protobuf.message import Message
 
+from server.api.activity import ClusterActivity
 from server.api.admin_orders import AdminOrders
 from server.api.admin_status import Answering, status_message
 from server.api.convert import duration, policies_of, retry_message, timeouts_message, timestamp
@@ -26,6 +27,7 @@ from server.store.load_sampler import LoadSampler
 from server.store.status import MAX_COUNTED, LoadSample
 from server.store.workers import WorkerRow
 from shardwheel.v1 import admin_service_pb2 as pb
+from shardwheel.v1.activity_pb2 import Activity
 from shardwheel.v1.admin_service_pb2_grpc import AdminServiceServicer
 
 # A sample this young is used again, so that a crowd of onlookers costs no more than one.
@@ -48,6 +50,7 @@ class AdminService(AdminServiceServicer):
         engine: EngineHandle,
         answering: Answering,
         orders: AdminOrders,
+        activity: ClusterActivity,
     ) -> None:
         self._database = database
         self._partition_of = partition_of
@@ -55,6 +58,7 @@ class AdminService(AdminServiceServicer):
         self._engine = engine
         self._answering = answering
         self._orders = orders
+        self._activity = activity
         self._sampler = LoadSampler(database, max(partition_of) + 1)
 
     async def GetStatus(
@@ -63,6 +67,12 @@ class AdminService(AdminServiceServicer):
         """Return the state of the cluster as this node sees it."""
         load = await self._load()
         return status_message(self._answering, await shards.list_shards(self._database), load)
+
+    async def GetActivity(
+        self, request: pb.GetActivityRequest, context: "Context[pb.GetActivityRequest, Activity]"
+    ) -> Activity:
+        """Return what all nodes together did in the last quarter of an hour."""
+        return await self._activity.message()
 
     async def Rebalance(
         self, request: pb.RebalanceRequest, context: "Context[pb.RebalanceRequest, pb.PlanChange]"

@@ -6,11 +6,13 @@ from typing import TypeAlias, TypeVar
 import grpc.aio
 from google.protobuf.message import Message
 
+from server.api.activity import NodeActivity
 from server.api.ports import EngineHandle
 from server.api.validation import Problems
 from server.engine.ports_peers import NewsSink
 from server.peers.messages import news_of, problems
 from shardwheel.v1 import peer_service_pb2 as pb
+from shardwheel.v1.activity_pb2 import Activity
 from shardwheel.v1.peer_service_pb2_grpc import PeerServiceServicer
 
 Request = TypeVar("Request", bound=Message)
@@ -21,10 +23,11 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Request, Awaitable[Response]]"
 class PeerService(PeerServiceServicer):
     """Serves the other nodes of the cluster, which has `shards` shards."""
 
-    def __init__(self, *, engine: EngineHandle, news: NewsSink, shards: int) -> None:
+    def __init__(self, *, engine: EngineHandle, news: NewsSink, shards: int, activity: NodeActivity) -> None:
         self._engine = engine
         self._news = news
         self._shards = shards
+        self._activity = activity
 
     async def Tell(
         self, request: pb.TellRequest, context: "Context[pb.TellRequest, pb.TellResponse]"
@@ -49,3 +52,9 @@ class PeerService(PeerServiceServicer):
             slots=view.slots,
             free=view.free,
         )
+
+    async def GetNodeActivity(
+        self, request: pb.GetNodeActivityRequest, context: "Context[pb.GetNodeActivityRequest, Activity]"
+    ) -> Activity:
+        """Show what this node alone did lately."""
+        return self._activity.message()

@@ -12,6 +12,7 @@ from server.peers.channels import PeerChannels, UnknownPeer
 from server.peers.messages import request_of
 from server.peers.outbox import Outbox
 from shardwheel.v1 import peer_service_pb2 as pb
+from shardwheel.v1.activity_pb2 import Activity
 from shardwheel.v1.peer_service_pb2_grpc import PeerServiceStub
 
 TELL_TIMEOUT_S: Final = 1.5
@@ -80,11 +81,26 @@ class ClusterPeers:
             return None
         return HandlerView(workers=view.workers, slots=view.slots, free=view.free) if view.serves_shard else None
 
+    async def activities(self) -> dict[str, Activity | None]:
+        """Return what each other live node did lately, None for one that does not answer soon."""
+        nodes = self._channels.names()
+        return dict(zip(nodes, await asyncio.gather(*map(self._activity, nodes)), strict=True))
+
     async def close(self) -> None:
         """Tell nothing more."""
         self._closed = True
         outboxes, self._outboxes = self._outboxes, {}
         await asyncio.gather(*(outbox.close() for outbox in outboxes.values()))
+
+    async def _activity(self, node: str) -> Activity | None:
+        request = pb.GetNodeActivityRequest()
+        try:
+            answer: Activity = await self._channels.call(
+                node, PeerServiceStub, lambda peer: peer.GetNodeActivity, request, timeout_s=ASK_TIMEOUT_S
+            )
+        except (UnknownPeer, grpc.aio.AioRpcError):
+            return None
+        return answer
 
     def _forget_departed(self) -> None:
         """Drop the outboxes of nodes that have left: names of nodes may never come back."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Self
 
 import grpc
@@ -13,6 +13,7 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from server.api.activity import ClusterActivity, NodeActivity
 from server.api.admin_orders import AdminOrders
 from server.api.admin_service import AdminService
 from server.api.admin_status import Answering
@@ -28,7 +29,9 @@ from server.domain.ending import Ended
 from server.domain.handler import HandlerView
 from server.domain.job import AttemptRef, ClaimedJob, JobState
 from server.domain.outcome import Finish, Requeue
+from server.observe.activity import ActivityLog, Counts
 from server.peers.channels import PeerChannels
+from server.peers.cluster_peers import ClusterPeers
 from server.store import claim, finish, workers
 from server.store.catalog import Catalog
 from server.store.database import Database
@@ -137,6 +140,10 @@ class NoManager:
         return False
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 class ApiNode:
     """The parts of a node's API, put together as the node does it."""
 
@@ -174,6 +181,11 @@ class ApiNode:
                 cluster=cluster,
                 orders=ManagerOrders(NoManager),
                 leader=LeaderCall(NODE, cluster, self.channels),
+            ),
+            activity=ClusterActivity(
+                NodeActivity(NODE, ActivityLog(Counts, _now), []),
+                ClusterPeers(NODE, self.channels, lambda shard: None),
+                _now,
             ),
         )
         self.calls: list[tuple[str, str, float]] = []

@@ -407,6 +407,23 @@ class NodeBalance(_message.Message):
 Global___NodeBalance: _TypeAlias = NodeBalance  # noqa: Y015
 
 @_typing.final
+class GetActivityRequest(_message.Message):
+    """Request of GetActivity."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetActivityRequest: _TypeAlias = GetActivityRequest  # noqa: Y015
+
+@_typing.final
 class RebalanceRequest(_message.Message):
     """Request of Rebalance."""
 

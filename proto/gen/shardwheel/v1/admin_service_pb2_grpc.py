@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from shardwheel.v1 import activity_pb2 as shardwheel_dot_v1_dot_activity__pb2
 from shardwheel.v1 import admin_service_pb2 as shardwheel_dot_v1_dot_admin__service__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -43,6 +44,11 @@ class AdminServiceStub:
                 '/shardwheel.v1.AdminService/GetStatus',
                 request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.GetStatusResponse.FromString,
+                _registered_method=True)
+        self.GetActivity = channel.unary_unary(
+                '/shardwheel.v1.AdminService/GetActivity',
+                request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.GetActivityRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_activity__pb2.Activity.FromString,
                 _registered_method=True)
         self.Rebalance = channel.unary_unary(
                 '/shardwheel.v1.AdminService/Rebalance',
@@ -121,6 +127,13 @@ class AdminServiceServicer:
 
     def GetStatus(self, request, context):
         """State of the cluster: nodes, shards, workers, counts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetActivity(self, request, context):
+        """What all nodes together did in the last quarter of an hour: attempts started and ended, and how late they started.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -226,6 +239,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.GetStatusRequest.FromString,
                     response_serializer=shardwheel_dot_v1_dot_admin__service__pb2.GetStatusResponse.SerializeToString,
             ),
+            'GetActivity': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetActivity,
+                    request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.GetActivityRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_activity__pb2.Activity.SerializeToString,
+            ),
             'Rebalance': grpc.unary_unary_rpc_method_handler(
                     servicer.Rebalance,
                     request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.RebalanceRequest.FromString,
@@ -324,6 +342,33 @@ class AdminService:
             '/shardwheel.v1.AdminService/GetStatus',
             shardwheel_dot_v1_dot_admin__service__pb2.GetStatusRequest.SerializeToString,
             shardwheel_dot_v1_dot_admin__service__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetActivity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.AdminService/GetActivity',
+            shardwheel_dot_v1_dot_admin__service__pb2.GetActivityRequest.SerializeToString,
+            shardwheel_dot_v1_dot_activity__pb2.Activity.FromString,
             options,
             channel_credentials,
             insecure,

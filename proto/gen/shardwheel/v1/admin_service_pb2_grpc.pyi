@@ -5,6 +5,7 @@ Looking at and steering the cluster."""
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from shardwheel.v1 import activity_pb2 as _activity_pb2
 from shardwheel.v1 import admin_service_pb2 as _admin_service_pb2
 import abc as _abc_1
 
@@ -23,6 +24,8 @@ class AdminServiceStub:
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetStatusRequest, _admin_service_pb2.GetStatusResponse]
     """State of the cluster: nodes, shards, workers, counts."""
+    GetActivity: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetActivityRequest, _activity_pb2.Activity]
+    """What all nodes together did in the last quarter of an hour: attempts started and ended, and how late they started."""
     Rebalance: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RebalanceRequest, _admin_service_pb2.PlanChange]
     """Brings the shards into balance now, without waiting for the cluster to settle; or tells what that would move."""
     DrainNode: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.DrainNodeRequest, _admin_service_pb2.PlanChange]
@@ -67,6 +70,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_admin_service_pb2.GetStatusRequest, _abc.Awaitable[_admin_service_pb2.GetStatusResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.GetStatusResponse]:
         """State of the cluster: nodes, shards, workers, counts."""
+
+    @_abc_1.abstractmethod
+    def GetActivity(
+        self,
+        request: _admin_service_pb2.GetActivityRequest,
+        context: _aio.ServicerContext[_admin_service_pb2.GetActivityRequest, _abc.Awaitable[_activity_pb2.Activity]],
+    ) -> _abc.Awaitable[_activity_pb2.Activity]:
+        """What all nodes together did in the last quarter of an hour: attempts started and ended, and how late they started."""
 
     @_abc_1.abstractmethod
     def Rebalance(

@@ -374,3 +374,20 @@ class GetHandlerViewResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetHandlerViewResponse: _TypeAlias = GetHandlerViewResponse  # noqa: Y015
+
+@_typing.final
+class GetNodeActivityRequest(_message.Message):
+    """Request of GetNodeActivity."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetNodeActivityRequest: _TypeAlias = GetNodeActivityRequest  # noqa: Y015

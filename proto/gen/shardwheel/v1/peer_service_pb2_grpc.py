@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from shardwheel.v1 import activity_pb2 as shardwheel_dot_v1_dot_activity__pb2
 from shardwheel.v1 import peer_service_pb2 as shardwheel_dot_v1_dot_peer__service__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -48,6 +49,11 @@ class PeerServiceStub:
                 request_serializer=shardwheel_dot_v1_dot_peer__service__pb2.GetHandlerViewRequest.SerializeToString,
                 response_deserializer=shardwheel_dot_v1_dot_peer__service__pb2.GetHandlerViewResponse.FromString,
                 _registered_method=True)
+        self.GetNodeActivity = channel.unary_unary(
+                '/shardwheel.v1.PeerService/GetNodeActivity',
+                request_serializer=shardwheel_dot_v1_dot_peer__service__pb2.GetNodeActivityRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_activity__pb2.Activity.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer:
@@ -71,6 +77,13 @@ class PeerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetNodeActivity(self, request, context):
+        """Shows what this node alone did in the last quarter of an hour.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -83,6 +96,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.GetHandlerView,
                     request_deserializer=shardwheel_dot_v1_dot_peer__service__pb2.GetHandlerViewRequest.FromString,
                     response_serializer=shardwheel_dot_v1_dot_peer__service__pb2.GetHandlerViewResponse.SerializeToString,
+            ),
+            'GetNodeActivity': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetNodeActivity,
+                    request_deserializer=shardwheel_dot_v1_dot_peer__service__pb2.GetNodeActivityRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_activity__pb2.Activity.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -143,6 +161,33 @@ class PeerService:
             '/shardwheel.v1.PeerService/GetHandlerView',
             shardwheel_dot_v1_dot_peer__service__pb2.GetHandlerViewRequest.SerializeToString,
             shardwheel_dot_v1_dot_peer__service__pb2.GetHandlerViewResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetNodeActivity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.PeerService/GetNodeActivity',
+            shardwheel_dot_v1_dot_peer__service__pb2.GetNodeActivityRequest.SerializeToString,
+            shardwheel_dot_v1_dot_activity__pb2.Activity.FromString,
             options,
             channel_credentials,
             insecure,

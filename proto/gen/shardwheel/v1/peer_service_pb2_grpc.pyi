@@ -5,6 +5,7 @@ What the nodes of one cluster tell each other. Internal: for nodes only, not for
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from shardwheel.v1 import activity_pb2 as _activity_pb2
 from shardwheel.v1 import peer_service_pb2 as _peer_service_pb2
 import abc as _abc_1
 
@@ -24,6 +25,8 @@ class PeerServiceStub:
     """Takes in news."""
     GetHandlerView: _aio.UnaryUnaryMultiCallable[_peer_service_pb2.GetHandlerViewRequest, _peer_service_pb2.GetHandlerViewResponse]
     """Shows what this node sees of a handler's workers."""
+    GetNodeActivity: _aio.UnaryUnaryMultiCallable[_peer_service_pb2.GetNodeActivityRequest, _activity_pb2.Activity]
+    """Shows what this node alone did in the last quarter of an hour."""
 
 class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
     """What the nodes of one cluster tell each other, to save each other's time. Internal: not for clients or workers.
@@ -47,5 +50,13 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_peer_service_pb2.GetHandlerViewRequest, _abc.Awaitable[_peer_service_pb2.GetHandlerViewResponse]],
     ) -> _abc.Awaitable[_peer_service_pb2.GetHandlerViewResponse]:
         """Shows what this node sees of a handler's workers."""
+
+    @_abc_1.abstractmethod
+    def GetNodeActivity(
+        self,
+        request: _peer_service_pb2.GetNodeActivityRequest,
+        context: _aio.ServicerContext[_peer_service_pb2.GetNodeActivityRequest, _abc.Awaitable[_activity_pb2.Activity]],
+    ) -> _abc.Awaitable[_activity_pb2.Activity]:
+        """Shows what this node alone did in the last quarter of an hour."""
 
 def add_PeerServiceServicer_to_server(servicer: PeerServiceServicer, server: _aio.Server) -> None: ...
