@@ -34,6 +34,7 @@ from server.maintenance import EVERY, Maintenance
 from server.manager_observer import ManagerObserver
 from server.node_health import NodeHealth, Phase
 from server.node_http import NodeHttp
+from server.node_metrics import NodeCollector
 from server.observe.activity import LOOK_EVERY_S as COUNTERS_EVERY_S
 from server.observe.activity import ActivityLog, engine_counts
 from server.observe.engine_metrics import EngineCollector
@@ -49,6 +50,7 @@ from server.store.catalog import Catalog
 from server.store.database import Database
 from server.store.engine_store import PostgresEngineStore
 from server.store.errors import Unavailable, UnknownOutcome
+from server.store.horizon import oldest_holders
 from server.store.insert import IdBlock
 from server.store.load_sampler import LoadSampler
 from server.store.migrate import check_schema
@@ -220,7 +222,10 @@ class Node:
         self.engine.ownership.on_fenced = self.manager.fenced
         self.metrics.registry.register(EngineCollector(self.engine, self.database.pools, self.peers.news_counts))
         sampler = LoadSampler(self.database, max(self._partition_of) + 1)
-        load = LoadMetrics(sampler, lambda: self.cluster.leader() == config.node)
+        self.metrics.registry.register(NodeCollector(self.health, self.manager.status))
+        load = LoadMetrics(
+            sampler, lambda: self.cluster.leader() == config.node, partial(oldest_holders, self.database)
+        )
         self.metrics.registry.register(load)
         self.http.before_page = load.refresh
         self._watch_health()

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import TypeAlias, assert_never
 
 from server.domain.job import AttemptOutcome, AttemptRef, Backoff, JobState
@@ -135,6 +135,38 @@ class Requeue:
 
 
 Decision: TypeAlias = Finish | Requeue
+
+
+class Ending(StrEnum):
+    """How an attempt ended, for counting."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    WORKER_LOST = "worker_lost"
+    CANCELLED = "cancelled"
+    SNOOZED = "snoozed"
+    INTERRUPTED = "interrupted"
+    UNDELIVERED = "undelivered"
+
+
+_ENDINGS = {
+    AttemptOutcome.FAILED: Ending.FAILED,
+    AttemptOutcome.TIMED_OUT: Ending.TIMED_OUT,
+    AttemptOutcome.WORKER_LOST: Ending.WORKER_LOST,
+    AttemptOutcome.CANCELLED: Ending.CANCELLED,
+}
+
+
+def ending_of(decision: Decision) -> Ending:
+    """Return how the attempt ended that a decision is about."""
+    if decision.outcome is not None:
+        return _ENDINGS[decision.outcome]
+    if isinstance(decision, Finish):
+        return Ending.COMPLETED
+    if not decision.started:
+        return Ending.UNDELIVERED
+    return Ending.SNOOZED if decision.delay is not None else Ending.INTERRUPTED
 
 
 def needs_facts(outcome: Outcome) -> bool:

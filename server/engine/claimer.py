@@ -94,6 +94,8 @@ class Claimer:
         self.paused_handlers: set[int] = set()
         self.claims = 0
         self.claimed_jobs = 0
+        self.dispatched_jobs = 0
+        """Claimed jobs that a worker's stream took."""
         self.lateness = Tally(LATENESS_BOUNDS_S)
         """Seconds from the due time of jobs to their claim."""
 
@@ -286,7 +288,9 @@ class Claimer:
             unfilled.append((part.handler_id, self._bind(part, jobs, outgoing)))
             self._demand.served(part.handler_id, len(jobs))
         for session, jobs in outgoing.items():
-            if not session.link.send_jobs(jobs):
+            if session.link.send_jobs(jobs):
+                self.dispatched_jobs += len(jobs)
+            else:
                 self._undelivered([job.ref for job in jobs])
             session.settle()
         for handler_id, sessions in unfilled:

@@ -13,7 +13,7 @@ from typing import Final
 from server.domain.due import DueJob
 from server.domain.ending import ANY_LEASE, Ended, FencedEnds, Recheck
 from server.domain.job import AttemptRef, JobState
-from server.domain.outcome import AttemptFacts, Decision, Finish, Outcome, Requeue, decide
+from server.domain.outcome import AttemptFacts, Decision, Ending, Finish, Outcome, Requeue, decide, ending_of
 from server.domain.sharding import shard_of_id
 from server.engine.deadlines import Deadlines
 from server.engine.ownership import Ownership
@@ -26,6 +26,7 @@ from server.engine.waiters import Waiters
 
 # A finish moves the payload to the history: a statement for more of the largest ones might never be done in its time.
 MAX_FENCED_FINISHES: Final = 64
+_ENDED_STATES: Final = (JobState.PENDING, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 RUN_TIME_BOUNDS_S: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0)
 
 
@@ -54,7 +55,9 @@ class Ender:
         self._pending = pending
         self._key_freed = key_freed
         self._peers = peers
-        self.ended_by_state: dict[JobState, int] = {}
+        self.ended_by_state: dict[JobState, int] = dict.fromkeys(_ENDED_STATES, 0)
+        self.endings: dict[Ending, int] = dict.fromkeys(Ending, 0)
+        """Attempts by how they ended."""
         self.retries = 0
         """Attempts that burned a try and went back to be tried again."""
         self.by_recheck: dict[Recheck, int] = dict.fromkeys(Recheck, 0)
@@ -81,9 +84,7 @@ class Ender:
         if requeues:
             ended += await self._store.requeue(partition, requeues)
         self.note(ended)
-        refs = {one.ref for one in ended}
-        self.retries += sum(one.burn and one.ref in refs for one in requeues)
-        return refs
+        return self._count(decisions, ended)
 
     async def end_fenced(
         self,
@@ -112,8 +113,7 @@ class Ender:
             ended += self._checked(epochs, ends)
         self.note(ended)
         self.by_recheck[recheck] += len(ended)
-        refs = {one.ref for one in ended}
-        self.retries += sum(one.burn and one.ref in refs for one in requeues)
+        self._count(decisions, ended)
         return ended
 
     async def decide_and_end_fenced(
@@ -170,7 +170,7 @@ class Ender:
             self._peers.tell_owner(one.shard, AttemptEnded(one.ref, final=is_final, key_told=True))
             if entry is not None and entry.session_id is not None:
                 self.run_time.observe(now_s - entry.since_s)
-            self.ended_by_state[one.state] = self.ended_by_state.get(one.state, 0) + 1
+            self.ended_by_state[one.state] += 1
             if not is_final:
                 due.append(DueJob(one.priority, one.due_at, one.ref.job_id, one.shard, one.handler_id))
             else:
@@ -180,6 +180,15 @@ class Ender:
         if due:
             self._pending(due)
         self._waiters.finished(final)
+
+    def _count(self, decisions: Sequence[Decision], ended: Sequence[Ended]) -> set[AttemptRef]:
+        """Count what was ended of what was decided, and return it."""
+        refs = {one.ref for one in ended}
+        for one in decisions:
+            if one.ref in refs:
+                self.endings[ending_of(one)] += 1
+                self.retries += isinstance(one, Requeue) and one.burn
+        return refs
 
     def _epochs(self, decisions: Sequence[Finish] | Sequence[Requeue]) -> list[tuple[int, int]]:
         shards = {shard_of_id(one.ref.job_id) for one in decisions}

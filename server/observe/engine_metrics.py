@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from server.domain.ending import Recheck
+from server.domain.firing import SkipReason
 from server.engine.engine import Engine
 from server.engine.tally import Tally
 from server.store.database import PoolLoad
@@ -49,6 +50,7 @@ class EngineCollector(Collector):
 
     def _ownership(self) -> Iterator[Metric]:
         epochs = self._engine.ownership.epochs
+        yield GaugeMetricFamily("shardwheel_shards", "Shards of the cluster.", len(self._engine.ownership.partition_of))
         yield GaugeMetricFamily("shardwheel_shards_owned", "Shards that this node serves.", len(epochs))
         epoch = GaugeMetricFamily(
             "shardwheel_shard_epoch", "Epoch of each shard that this node serves.", labels=["shard"]
@@ -62,7 +64,10 @@ class EngineCollector(Collector):
         claimer, ender = engine.claimer, engine.ender
         yield CounterMetricFamily("shardwheel_claims", "Claim statements that were answered.", claimer.claims)
         yield CounterMetricFamily(
-            "shardwheel_claimed_jobs", "Jobs that were claimed and handed to a worker's stream.", claimer.claimed_jobs
+            "shardwheel_claimed_jobs", "Jobs that claims bound to a worker's slot.", claimer.claimed_jobs
+        )
+        yield CounterMetricFamily(
+            "shardwheel_dispatched_jobs", "Of these, those that the worker's stream took.", claimer.dispatched_jobs
         )
         yield _histogram(
             "shardwheel_start_lateness_seconds", "From a job's due time to its claim, by the database clock.",
@@ -71,6 +76,10 @@ class EngineCollector(Collector):
         yield _histogram(
             "shardwheel_run_time_seconds", "From an attempt's hand-over by this node to its stored end.", ender.run_time
         )
+        yield _by(
+            "shardwheel_finishes", "Attempts that this node ended, by how they ended.", "outcome",
+            {ending.value: count for ending, count in ender.endings.items()},
+        )  # fmt: skip
         yield _by(
             "shardwheel_ended_attempts", "Attempts that this node ended, by what became of the job.", "state",
             {state.name.lower(): count for state, count in ender.ended_by_state.items()},
@@ -95,7 +104,7 @@ class EngineCollector(Collector):
         yield CounterMetricFamily("shardwheel_firings", "Firings that became jobs.", firer.fired_jobs)
         yield _by(
             "shardwheel_skipped_firings", "Firings that became no job, by reason.", "reason",
-            {reason.value: count for reason, count in firer.skipped_firings.items()},
+            {reason.value: firer.skipped_firings.get(reason, 0) for reason in SkipReason},
         )  # fmt: skip
 
     def _workers(self) -> Iterator[Metric]:

@@ -1,13 +1,14 @@
 """The load of the whole cluster as metrics. One node tells, the leader, so that sums over nodes are right."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from server.store.errors import StoreError
+from server.store.horizon import Holder, HolderKind
 from server.store.load_sampler import LoadSampler
 from server.store.status import LoadSample
 
@@ -20,12 +21,17 @@ OTHERS: Final = ("", "(others)")
 
 
 class LoadMetrics(Collector):
-    """Samples at a scrape, every ten seconds at most. `leads` says whether this node is the one to tell."""
+    """Samples at a scrape, every ten seconds at most. `leads` says whether this node is the one to tell, `holders`
+    returns what keeps old row versions alive."""
 
-    def __init__(self, sampler: LoadSampler, leads: Callable[[], bool]) -> None:
+    def __init__(
+        self, sampler: LoadSampler, leads: Callable[[], bool], holders: Callable[[], Awaitable[Sequence[Holder]]]
+    ) -> None:
         self._sampler = sampler
         self._leads = leads
+        self._holders = holders
         self._sample: LoadSample | None = None
+        self._held: Sequence[Holder] = ()
         self._names: dict[int, tuple[str, str]] = {}
         self._away = False
 
@@ -36,6 +42,7 @@ class LoadMetrics(Collector):
             return
         try:
             sample = await self._sampler.sample(MAX_AGE_S)
+            self._held = await self._holders()
             shown = sorted(sample.due, key=lambda handler_id: -sample.due[handler_id].count)[:MAX_HANDLERS]
             if not set(shown) <= self._names.keys():
                 self._names |= await self._sampler.handler_names(shown)
@@ -71,6 +78,22 @@ class LoadMetrics(Collector):
             oldest.add_metric([namespace, handler], waited_s)
         yield due
         yield oldest
+        yield from self._horizon()
+
+    def _horizon(self) -> Iterator[Metric]:
+        age = GaugeMetricFamily(
+            "shardwheel_database_oldest_xmin_transactions",
+            "Transactions begun since the oldest snapshot that PostgreSQL keeps row versions for, by its holder.",
+            labels=["holder"],
+        )
+        for kind in HolderKind:
+            age.add_metric([kind.value], max((one.age for one in self._held if one.kind is kind), default=0))
+        yield age
+        yield GaugeMetricFamily(
+            "shardwheel_database_oldest_transaction_seconds",
+            "How long the oldest open transaction has been open.",
+            max((one.open_s for one in self._held if one.open_s is not None), default=0.0),
+        )
 
     def _by_name(self, sample: LoadSample) -> dict[tuple[str, str], tuple[int, float]]:
         found: dict[tuple[str, str], tuple[int, float]] = {}

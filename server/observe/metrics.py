@@ -91,6 +91,8 @@ class Metrics:
         # A series that is there from the start is not missed by an alert on its growth.
         for event in ("opened", "lost"):
             self.sessions.labels(event)
+        for loop in ("heartbeat", "round"):
+            self.troubles.labels(loop)
         for outcome in ("accepted", "refused"):
             self.fence_ins.labels(outcome)
 
