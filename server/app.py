@@ -41,6 +41,7 @@ from server.observe.engine_metrics import EngineCollector
 from server.observe.load_metrics import LoadMetrics
 from server.observe.loop_lag import LoopLag
 from server.observe.metrics import Metrics
+from server.observe.tracing import NodeTracing, open_tracing
 from server.peers.channels import PeerChannels
 from server.peers.cluster_peers import ClusterPeers
 from server.shard_host import EngineShardHost
@@ -88,6 +89,7 @@ class Node:
         lag = LoopLag(self.metrics.loop_lag.observe)
         self.health = NodeHealth(config.node, lag)
         self.http = NodeHttp(config.http_listen, self.health, self.metrics, lag)
+        self.tracing: NodeTracing | None = None
         self._observer = ManagerObserver(self.metrics)
         self._broken: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._tasks: list[asyncio.Task[None]] = []
@@ -182,6 +184,8 @@ class Node:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.database.close()
+        if self.tracing is not None:
+            await self.tracing.close()
         await self.http.stop()
         self.incarnation.close()
         log.info("node stopped", extra={"node": self.config.node})
@@ -210,6 +214,7 @@ class Node:
             limits=self._limits(),
         )
         self.peers.watched = self.jobs.watched
+        self._trace()
         self.engine.liveness.alone = lambda: self.cluster.leader() == config.node and len(self.cluster.members()) == 1
         self.workers = self._worker_service()
         self.server = ApiServer(
@@ -229,6 +234,16 @@ class Node:
         self.metrics.registry.register(load)
         self.http.before_page = load.refresh
         self._watch_health()
+
+    def _trace(self) -> None:
+        if self.config.otlp_endpoint:
+            self.tracing = open_tracing(
+                self.config.otlp_endpoint,
+                node=self.config.node,
+                version=metadata.version("shardwheel"),
+                handler_name=self.catalog.known_name,
+            )
+            self.engine.claimer.trace = self.submitter.trace = self.tracing
 
     def _watch_health(self) -> None:
         self._database_watch = DatabaseWatch(

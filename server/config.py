@@ -18,11 +18,12 @@ OFF: Final = "off"
 """Instead of the address of a port: do not listen."""
 # Variables of clients, workers, the demo and tests, and those that Kubernetes makes for a service of this name.
 _OTHERS: Final = re.compile(
-    r"(ADDRESS|NAMESPACE|TOKEN|CA|EXECUTION_LOG|THOROUGH)$|(TEST|DEMO|BENCH|CHAOS)_|PORT(_|$)|SERVICE_(HOST|PORT)"
+    r"(ADDRESS|NAMESPACE|TOKEN|CA|EXECUTION_LOG|HEALTH_LISTEN|THOROUGH)$|(TEST|DEMO|BENCH|CHAOS)_|PORT(_|$)|SERVICE_(HOST|PORT)"
 )
 # From this likeness on, a word is another one misspelled.
 _SAME_WORD: Final = 0.85
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_ENDPOINT: Final = re.compile(r"https?://[^\s/:]+:\d{1,5}/?|https?://\[[0-9A-Fa-f:.]+\]:\d{1,5}/?")
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
@@ -82,6 +83,8 @@ class NodeConfig:
     """Connections to PostgreSQL for claims, finishes and leases."""
     api_connections: int = 6
     """Connections to PostgreSQL for requests."""
+    otlp_endpoint: str = ""
+    """Where traces are sent by OTLP over gRPC, as in http://collector:4317; empty for nowhere."""
     log_format: str = "json"
     """"json" or "text"."""
     log_level: str = "info"
@@ -105,6 +108,8 @@ class NodeConfig:
             raise InvalidInput("log_format", self.log_format, 'has to be "json" or "text"')
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise InvalidInput("log_level", self.log_level, "has to be debug, info, warning or error")
+        if self.otlp_endpoint and not _ENDPOINT.fullmatch(self.otlp_endpoint):
+            raise InvalidInput("otlp_endpoint", self.otlp_endpoint, "has to be http://HOST:PORT or https://HOST:PORT")
         if self.session_ttl < timedelta(seconds=1):
             raise InvalidInput("session_ttl", self.session_ttl, "has to be at least 1s")
         if not timedelta(0) < self.drain_grace <= timedelta(hours=1):

@@ -25,12 +25,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--namespace", help="namespace whose jobs to run")
     parser.add_argument("--name", help="unique name of this worker; host name and process id by default")
     parser.add_argument("--grace", type=float, metavar="SECONDS", help="time for jobs to finish after SIGTERM; 30")
+    parser.add_argument("--health-listen", metavar="HOST:PORT", help="answer /healthz and /readyz there; nowhere")
     parser.add_argument("--log-level", default="INFO", choices=_LEVELS, help="INFO by default")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(message)s")
     try:
         worker = load_worker(options.worker)
-        worker.configure(address=options.address, namespace=options.namespace, name=options.name, grace=options.grace)
+        worker.configure(
+            address=options.address, namespace=options.namespace, name=options.name, grace=options.grace,
+            health_listen=options.health_listen,
+        )  # fmt: skip
         print(start_line(worker), flush=True)
         ended = worker.run()
     except (ConfigurationError, ApiError) as error:

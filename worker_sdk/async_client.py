@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from shardwheel.v1 import job_pb2, job_service_pb2
+from worker_sdk import tracing
 from worker_sdk.backoff import Backoff
 from worker_sdk.bulk import Batcher, BulkUpload, OnProgress
 from worker_sdk.codec import Codec, JsonCodec
@@ -76,18 +77,20 @@ class AsyncClient(ScheduleCalls):
             NewJob(handler=handler, payload=payload, **options), self._codec, retry_safe=self._retry_submits
         )
         request = job_service_pb2.SubmitJobRequest(namespace=self._namespace, job=spec)
-        response = await self._transport.unary(
-            lambda stubs: stubs.jobs.SubmitJob, request, repeatable=bool(spec.dedupe_key)
-        )
+        with tracing.submitting([request.job]):
+            response = await self._transport.unary(
+                lambda stubs: stubs.jobs.SubmitJob, request, repeatable=bool(spec.dedupe_key)
+            )
         return Submitted(job_id=response.job.id, created=response.created, differs=response.differs)
 
     async def submit_many(self, jobs: Iterable[NewJob]) -> list[Submitted]:
         """Store up to 1000 jobs, all of them or none, and return what became of each, in their order."""
         specs = [job_spec(job, self._codec, retry_safe=self._retry_submits) for job in jobs]
         request = job_service_pb2.SubmitJobsRequest(namespace=self._namespace, jobs=specs)
-        response = await self._transport.unary(
-            lambda stubs: stubs.jobs.SubmitJobs, request, repeatable=all(spec.dedupe_key for spec in specs)
-        )
+        with tracing.submitting(request.jobs):
+            response = await self._transport.unary(
+                lambda stubs: stubs.jobs.SubmitJobs, request, repeatable=all(spec.dedupe_key for spec in specs)
+            )
         return [Submitted(job_id=item.job_id, created=item.created, differs=item.differs) for item in response.results]
 
     async def bulk_submit(
@@ -122,7 +125,9 @@ class AsyncClient(ScheduleCalls):
 
     def bulk_spec(self, job: NewJob) -> job_pb2.JobSpec:
         """Return the wire form of a job for a bulk submit. Raises `PayloadError`."""
-        return job_spec(job, self._codec, retry_safe=False)
+        spec = job_spec(job, self._codec, retry_safe=False)
+        tracing.carry(spec)
+        return spec
 
     async def get(self, job_id: int) -> Job:
         """Return a job with its attempts, live or finished, and why it waits. Raises `NotFound`."""

@@ -17,6 +17,7 @@ from worker_sdk.connection import Connection
 from worker_sdk.credit import CreditBook
 from worker_sdk.errors import ApiError, InvalidArgument, ShardwheelError
 from worker_sdk.handler import HandlerDefinition
+from worker_sdk.health import Health
 from worker_sdk.inbox import Inbox, Runner
 from worker_sdk.ledger import Ledger
 from worker_sdk.lifeline import Lifeline
@@ -34,6 +35,8 @@ from worker_sdk.version import SDK
 DEFAULT_MAX_RESULT_BYTES = 1 << 20
 """The hard limit, until a node has told its own."""
 
+# The thread that talks with the nodes has hung up if it has not turned for so long.
+_HUNG_S = 30.0
 _TICK_S = 0.25
 _GRANT_S = 1.0
 _GRANT_DELAY_S = 0.01
@@ -85,12 +88,30 @@ class Core:
         )
         self._interval_s = 3.0
         self._grant_planned = False
+        self._draining = False
+        self._ticked_at = time.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def nodes(self) -> list[str]:
         """Names of the nodes with an open session. May be read from any thread."""
         return [session.node for session in self._links.live]
+
+    def health(self) -> Health:
+        """Say how this run does. May be called from any thread."""
+        nodes = self.nodes if self.connected.is_set() else []
+        silent_s = time.monotonic() - self._ticked_at
+        return Health(
+            alive=silent_s < _HUNG_S,
+            ready=bool(nodes) and not self._draining,
+            details={
+                "worker": self.worker,
+                "nodes": nodes,
+                "running": len(self._ledger.running),
+                "unacknowledged": len(self._ledger.finished),
+                "draining": self._draining,
+            },
+        )
 
     @property
     def watchdog_process_id(self) -> int | None:
@@ -127,6 +148,7 @@ class Core:
         the process should exit soon after.
         """
         running = self._ledger.running
+        self._draining = True
         self._inbox.drain()
         for runner in self._runners.values():
             runner.withdraw(CancelReason.SHUTDOWN)
@@ -201,7 +223,7 @@ class Core:
         beat_at = grant_at = 0.0
         while True:
             try:
-                now = time.monotonic()
+                now = self._ticked_at = time.monotonic()
                 self._inbox.stop_overdue()
                 for watch in self._watches:
                     watch.look()

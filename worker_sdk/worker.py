@@ -12,6 +12,7 @@ from datetime import datetime
 from types import FrameType
 from typing import Concatenate, ParamSpec, Protocol, TypeVar, Unpack
 
+from worker_sdk import tracing
 from worker_sdk.async_client import AsyncClient
 from worker_sdk.client import Client
 from worker_sdk.codec import Codec, JsonCodec
@@ -21,6 +22,7 @@ from worker_sdk.durations import Span, as_seconds
 from worker_sdk.errors import ConfigurationError, ShardwheelError
 from worker_sdk.execution_log import EXECUTION_LOG_VARIABLE, ExecutionLog
 from worker_sdk.handler import Handler, HandlerDefinition, define_handler
+from worker_sdk.health import HEALTH_VARIABLE, HealthServer
 from worker_sdk.loop_thread import LoopThread
 from worker_sdk.middleware import Middleware
 from worker_sdk.policies import RetryPolicy, Timeouts
@@ -76,6 +78,7 @@ class Worker:
         grace: Span = DEFAULT_GRACE_S,
         blocked_after: Span = DEFAULT_BLOCKED_AFTER_S,
         watchdog: Span = DEFAULT_WATCHDOG_S,
+        health_listen: str | None = None,
         ca: str | os.PathLike[str] | None = None,
         token: str | None = None,
     ) -> None:
@@ -86,6 +89,8 @@ class Worker:
         of the namespace; left out, host name and process id. `grace`: how long `run` lets handlers finish after a
         SIGTERM. `blocked_after`: a handler's event loop that is blocked for longer is warned about. `watchdog`: for how
         long a watchdog process keeps the lease while native code holds the interpreter's lock; 0 for no such process.
+        `health_listen` is HOST:PORT, or :PORT for all interfaces, at which `/healthz` and `/readyz` are answered from
+        start to stop; left out, `SHARDWHEEL_HEALTH_LISTEN`, or nowhere.
         """
         self._address = address
         self._namespace = namespace
@@ -96,6 +101,8 @@ class Worker:
         self._grace_s = as_seconds(grace, "grace")
         self._blocked_after_s = as_seconds(blocked_after, "blocked_after")
         self._watchdog_s = as_seconds(watchdog, "watchdog")
+        self._health_listen = health_listen
+        self._health: HealthServer | None = None
         self._ca = ca
         self._token = token
         self._definitions: dict[str, HandlerDefinition] = {}
@@ -110,12 +117,13 @@ class Worker:
 
     def configure(
         self, *, address: str | None = None, namespace: str | None = None, name: str | None = None,
-        grace: Span | None = None,
+        grace: Span | None = None, health_listen: str | None = None,
     ) -> None:  # fmt: skip
         """Change settings before the start; what is None stays as it is."""
         self._address = address or self._address
         self._namespace = namespace or self._namespace
         self.name = name or self.name
+        self._health_listen = health_listen or self._health_listen
         if grace is not None:
             self._grace_s = as_seconds(grace, "grace")
 
@@ -243,6 +251,8 @@ class Worker:
         log_file = os.environ.get(EXECUTION_LOG_VARIABLE)
         if log_file:
             middleware = (ExecutionLog(log_file), *middleware)
+        if tracing.in_use():
+            middleware = (tracing.around_attempt, *middleware)
         client = AsyncClient(
             self._address, namespace=self._namespace, codec=self._codec, ca=self._ca, token=self._token
         )
@@ -257,13 +267,18 @@ class Worker:
             watchdog_limit_s=self._watchdog_s,
         )
         self._refusal, self._stop_calls = None, queue.SimpleQueue()
-        core, thread = Core(settings, self._refused), LoopThread("shardwheel-io")
+        core = Core(settings, self._refused)
+        listen = self._health_listen or os.environ.get(HEALTH_VARIABLE)
+        health = HealthServer(listen, core.health) if listen else None
+        thread = LoopThread("shardwheel-io")
         try:
             thread.call(core.start())
         except BaseException:
             thread.stop()
+            if health is not None:
+                health.stop()
             raise
-        self._core, self._thread = core, thread
+        self._core, self._thread, self._health = core, thread, health
 
     def wait_connected(self, timeout: float | None = None) -> bool:
         """Block until a node has welcomed the worker, at most `timeout` seconds; return whether one has."""
@@ -273,6 +288,11 @@ class Worker:
     def nodes(self) -> Sequence[str]:
         """Names of the nodes with an open session: for a health check. Empty while the worker is cut off."""
         return self._core.nodes if self._core is not None else []
+
+    @property
+    def health_port(self) -> int | None:
+        """The port at which probes are answered; None if there is none."""
+        return self._health.port if self._health is not None else None
 
     @property
     def watchdog_process_id(self) -> int | None:
@@ -293,6 +313,9 @@ class Worker:
         finally:
             ended = core.stop_runners(_STOP_RUNNERS_S)
             thread.stop()
+            health, self._health = self._health, None
+            if health is not None:
+                health.stop()
             with self._lock:
                 client, self._client = self._client, None
             if client is not None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from server.domain.due import DueJob
 from server.domain.handler import HandlerView
-from server.domain.job import AttemptRef
+from server.domain.job import AttemptRef, NewJob, Submitted
 
 
 class JobWaiter(Protocol):
@@ -49,6 +49,13 @@ class EngineHandle(Protocol):
 
     def watch(self, job_id: int) -> None:
         """Ask for news of the job's end from the owner of its shard; to be repeated every few seconds."""
+
+
+class SubmitTrace(Protocol):
+    """Traces jobs that are stored."""
+
+    def stored(self, jobs: Sequence[tuple[NewJob, Submitted]], began_ns: int) -> None:
+        """Take in that jobs were stored by a call that began at `began_ns`, in nanoseconds since 1970."""
 
 
 class Owners(Protocol):

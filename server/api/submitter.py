@@ -8,13 +8,14 @@ goes away, harms no other. Jobs without a key go to one shard per group, one tha
 import asyncio
 import itertools
 import logging
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from server.api.errors import Exhausted, OutcomeUnknown
-from server.api.ports import EngineHandle
+from server.api.ports import EngineHandle, SubmitTrace
 from server.domain.due import DueJob
 from server.domain.job import NewJob, Submitted
 from server.domain.sharding import make_id, shard_of, shard_of_id
@@ -84,6 +85,7 @@ class Submitter:
         self._woken = False
         self._batches = asyncio.Semaphore(self._limits.batches_in_flight)
         self._open_batches = 0
+        self.trace: SubmitTrace | None = None
 
     async def submit(self, namespace: str, job: NewJob) -> Submitted:
         """Store one job; return after its commit.
@@ -95,6 +97,7 @@ class Submitter:
             message = f"{len(self._waiting)} jobs wait to be stored on this node; try again"
             raise Exhausted("SUBMIT_QUEUE_FULL", message)
         loop = asyncio.get_running_loop()
+        began_ns = time.time_ns()
         waiting = _Waiting(job, self._shard_of(namespace, job), loop.create_future())
         self._waiting.append(waiting)
         self._waiting_bytes += waiting.size
@@ -102,7 +105,10 @@ class Submitter:
             # Whatever else arrives in this turn of the loop comes along.
             self._woken = True
             loop.call_soon(self._start_groups)
-        return await waiting.answer
+        submitted = await waiting.answer
+        if self.trace is not None:
+            self.trace.stored([(job, submitted)], began_ns)
+        return submitted
 
     async def submit_batch(self, namespace: str, jobs: Sequence[NewJob]) -> list[Submitted]:
         """Store jobs in one transaction, all or none; return one result for each, in order. Raise as `submit`."""
@@ -111,6 +117,7 @@ class Submitter:
                 "SUBMIT_QUEUE_FULL", f"{self._open_batches} batches wait to be stored on this node; try again"
             )
         self._open_batches += 1
+        began_ns = time.time_ns()
         try:
             async with self._batches:
                 placed = await self._place([(job, self._shard_of(namespace, job)) for job in jobs])
@@ -118,6 +125,8 @@ class Submitter:
         finally:
             self._open_batches -= 1
         self._tell(placed, results)
+        if self.trace is not None:
+            self.trace.stored(list(zip(jobs, results, strict=True)), began_ns)
         return results
 
     async def close(self) -> None:

@@ -53,7 +53,7 @@ def dev(
         f"{PREFIX}LOG_LEVEL": "warning",
     }
     config = load_config(flags, {**defaults, **os.environ})
-    configure_logging(config.log_format, config.log_level)
+    configure_logging(config.log_format, config.log_level, node=config.node)
     # Before PostgreSQL is started for nothing.
     check_listen(config.listen, flag="--port")
     if config.http_listen != OFF:

@@ -9,7 +9,7 @@ from server.observe.logging import configure_logging
 
 def serve(config: NodeConfig) -> None:
     """Serve until SIGTERM or SIGINT. Raises `CommandFailed` if the node cannot start."""
-    configure_logging(config.log_format, config.log_level)
+    configure_logging(config.log_format, config.log_level, node=config.node)
     run_loop(_serve(config))
 
 

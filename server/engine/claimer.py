@@ -21,7 +21,7 @@ from server.engine.due_index import PEEK_LIMIT, DueIndex, PairKey, Take
 from server.engine.failpoints import Failpoints
 from server.engine.loops import Backoff
 from server.engine.ownership import Ownership
-from server.engine.ports import DueStore, OutcomeUnknown, StoreUnavailable
+from server.engine.ports import DispatchTrace, DueStore, OutcomeUnknown, StoreUnavailable
 from server.engine.registry import Registry, RunningEntry
 from server.engine.slots import SlotBook, WorkerSession
 from server.engine.tally import Tally
@@ -92,6 +92,7 @@ class Claimer:
         self._backoff = Backoff()
         self._resume_at = 0.0
         self.paused_handlers: set[int] = set()
+        self.trace: DispatchTrace | None = None
         self.claims = 0
         self.claimed_jobs = 0
         self.dispatched_jobs = 0
@@ -248,6 +249,8 @@ class Claimer:
             self._clock.observe(result.now, sent, time.monotonic())
         await self._failpoints.reach("claim.committed")
         self._ownership.check(epochs, result.live_shards)
+        if self.trace is not None and result.jobs:
+            self.trace.dispatched(result.jobs, time.monotonic() - sent)
         self._hand_over(parts, result)
 
     def _still_owned(self, parts: list[Part]) -> list[Part]:

@@ -142,7 +142,8 @@ class Completer:
             return chunk
         except Exception:
             if len(chunk) == 1:
-                log.exception("a result could not be stored", extra={"attempt": chunk[0].ref})
+                ref = chunk[0].ref
+                log.exception("a result could not be stored", extra={"job_id": ref.job_id, "claim": ref.claim})
                 return chunk
             middle = len(chunk) // 2
             return await self._try(partition, chunk[:middle]) + await self._try(partition, chunk[middle:])

@@ -47,6 +47,13 @@ class DueStore(Protocol):
         """Return (shard, namespace_id, key, room) of keys with parked jobs and room, and where the next page begins."""
 
 
+class DispatchTrace(Protocol):
+    """Traces jobs that are handed out."""
+
+    def dispatched(self, jobs: Sequence[ClaimedJob], claimed_s: float) -> None:
+        """Take in that jobs, claimed `claimed_s` seconds ago, go to their workers; may change their trace context."""
+
+
 class EndingStore(Protocol):
     """Ending attempts. All methods raise `StoreUnavailable` or `OutcomeUnknown`."""
 

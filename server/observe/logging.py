@@ -39,14 +39,15 @@ _QUIET: Final = {
     "asyncio": logging.WARNING,
     "kazoo": logging.WARNING,
     "uvicorn": logging.WARNING,
+    "opentelemetry": logging.ERROR,
 }
 
 
-def configure_logging(format: str, level: str, *, stream: TextIO | None = None) -> None:
+def configure_logging(format: str, level: str, *, node: str = "", stream: TextIO | None = None) -> None:
     """Send the process's log records to `stream` (stderr by default) as "json" or "text".
 
-    `level` is "debug", "info", "warning" or "error". May be called again; only the last call counts. Raises ValueError
-    for another format or level.
+    Each JSON line carries the name of the `node`, if there is one. `level` is "debug", "info", "warning" or "error". May
+    be called again; only the last call counts. Raises ValueError for another format or level.
     """
     if format not in ("json", "text"):
         raise ValueError(f'format: has to be "json" or "text" (got {format!r})')
@@ -54,7 +55,7 @@ def configure_logging(format: str, level: str, *, stream: TextIO | None = None) 
         raise ValueError(f"level: has to be one of {', '.join(LEVELS)} (got {level!r})")
     stream = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(stream)
-    renderer = _to_json if format == "json" else _console(colors=stream.isatty())
+    renderer = _to_json(node) if format == "json" else _console(colors=stream.isatty())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[_add_instant, structlog.stdlib.add_log_level, structlog.stdlib.ExtraAdder()],
@@ -95,14 +96,19 @@ def _leave_out(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     }
 
 
-def _to_json(_: WrappedLogger, __: str, event: EventDict) -> str:
-    first = {name: event.pop(name) for name in ("timestamp", "level", "event", "logger") if name in event}
-    fields = {**first, **event}
-    try:
-        return orjson.dumps(fields, default=str).decode()
-    except TypeError:
-        # Lone surrogates, and integers beyond 64 bits.
-        return json.dumps(fields, default=str)
+def _to_json(node: str) -> structlog.typing.Processor:
+    about = {"node": node} if node else {}
+
+    def rendered(_: WrappedLogger, __: str, event: EventDict) -> str:
+        first = {name: event.pop(name) for name in ("timestamp", "level", "event", "logger") if name in event}
+        fields = {**first, **about, **event}
+        try:
+            return orjson.dumps(fields, default=str).decode()
+        except TypeError:
+            # Lone surrogates, and integers beyond 64 bits.
+            return json.dumps(fields, default=str)
+
+    return rendered
 
 
 def _console(*, colors: bool) -> structlog.typing.Processor:

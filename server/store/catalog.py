@@ -194,6 +194,11 @@ class Catalog:
             found = self._keep(_handler(rows[0])) if rows else None
         return found
 
+    def known_name(self, handler_id: int) -> str:
+        """Return the name of a handler that this node has met, its number of any other."""
+        found = self._by_id.get(handler_id)
+        return found.name if found is not None else str(handler_id)
+
     async def list_handlers(self, namespace_id: int) -> list[Handler]:
         """Return the handlers of a namespace by name."""
         rows = await self._database.run(LIST_HANDLERS, (namespace_id, self._max_handlers), api=True)

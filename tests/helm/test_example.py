@@ -70,10 +70,11 @@ def test_workers_run_the_code_of_the_example_and_have_time_to_stop(example: list
     (name,) = one(example, "ConfigMap")["data"]
     assert one(example, "ConfigMap")["data"][name] == (EXAMPLE / name).read_text(encoding="utf-8")
     (container,) = containers(one(example, "Deployment"))
-    *start, place, grace = container["command"]
+    *start, place, grace, health = container["command"]
     assert start == ["python", "-m", "worker_sdk"]
     assert handlers_of(place) == handlers_scaled_by(example)
     spec = one(example, "Deployment")["spec"]["template"]["spec"]
+    assert health == f"--health-listen=:{container['readinessProbe']['httpGet']['port']}"
     assert spec["terminationGracePeriodSeconds"] >= int(grace.removeprefix("--grace=")) + 10
 
 

@@ -32,13 +32,12 @@ def _selected(node: Any, grouped: frozenset[str]) -> Iterator[Selected]:
     """`grouped` are the labels by which something around the node groups."""
     match node:
         case promql_parser.VectorSelector():
-            labels = {matcher.name for matcher in node.matchers.matchers}
-            yield Selected(node.name, grouped | labels)
+            yield Selected(node.name or "", grouped | {matcher.name for matcher in node.matchers.matchers})
         case promql_parser.MatrixSelector():
             yield from _selected(node.vector_selector, grouped)
         case promql_parser.AggregateExpr():
-            labels = frozenset(node.modifier.labels) if node.modifier is not None else frozenset()
-            yield from _selected(node.expr, grouped | labels)
+            labels = node.modifier.labels if node.modifier is not None else ()
+            yield from _selected(node.expr, grouped.union(labels))
         case promql_parser.BinaryExpr():
             yield from _selected(node.lhs, grouped)
             yield from _selected(node.rhs, grouped)

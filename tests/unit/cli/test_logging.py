@@ -52,6 +52,14 @@ def test_a_record_is_one_line_with_its_extra_fields(lines: io.StringIO) -> None:
     }
 
 
+def test_every_line_names_the_node() -> None:
+    stream = io.StringIO()
+    configure_logging("json", "info", node="node-a", stream=stream)
+    log.info("something")
+    log.info("another is meant", extra={"node": "node-b"})
+    assert [record["node"] for record in records(stream)] == ["node-a", "node-b"]
+
+
 def test_messages_with_arguments_and_line_breaks_stay_one_line(lines: io.StringIO) -> None:
     log.info("job %s refused:\n%s", 7, "\ud800")
     log.info("big", extra={"number": 2**80})
