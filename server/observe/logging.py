@@ -46,8 +46,8 @@ _QUIET: Final = {
 def configure_logging(format: str, level: str, *, node: str = "", stream: TextIO | None = None) -> None:
     """Send the process's log records to `stream` (stderr by default) as "json" or "text".
 
-    Each JSON line carries the name of the `node`, if there is one. `level` is "debug", "info", "warning" or "error". May
-    be called again; only the last call counts. Raises ValueError for another format or level.
+    Each JSON line carries the name of the `node`, if there is one. `level` is "debug", "info", "warning" or "error".
+    May be called again; only the last call counts. Raises ValueError for another format or level.
     """
     if format not in ("json", "text"):
         raise ValueError(f'format: has to be "json" or "text" (got {format!r})')

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 _NAME: Final = "shardwheel"
-# The flags of a trace context of version 00 that is not sampled.
-_NOT_SAMPLED: Final = "-00"
 # The exporter gives up a batch after so long.
 EXPORT_TIMEOUT_S: Final = 10
 _CLOSE_S: Final = 3.0
@@ -45,7 +43,7 @@ class NodeTracing:
     def stored(self, jobs: Sequence[tuple[NewJob, Submitted]], began_ns: int) -> None:
         """See `server.api.ports.SubmitTrace`. Only jobs of clients that trace have a span."""
         for job, submitted in jobs:
-            if job.traceparent is None or job.traceparent.endswith(_NOT_SAMPLED):
+            if job.traceparent is None or not _sampled(job.traceparent):
                 continue
             attributes = self._attributes("store", job.handler_id, submitted.job_id)
             attributes["shardwheel.created"] = submitted.created
@@ -56,7 +54,7 @@ class NodeTracing:
         """See `server.engine.ports.DispatchTrace`. The jobs' trace context becomes that of their span."""
         began_ns = time.time_ns() - int(claimed_s * 1e9)
         for job in jobs:
-            if job.traceparent is not None and job.traceparent.endswith(_NOT_SAMPLED):
+            if job.traceparent is not None and not _sampled(job.traceparent):
                 continue
             attributes = self._attributes("dispatch", job.handler_id, job.job_id) | {
                 "shardwheel.attempt": job.attempt,
@@ -123,6 +121,11 @@ def open_tracing(endpoint: str, *, node: str, version: str, handler_name: Callab
     provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S)))
     return NodeTracing(provider, node, handler_name)
+
+
+def _sampled(traceparent: str) -> bool:
+    """Whether the lowest of the flags is set, which are the last two digits of a trace context of version 00."""
+    return int(traceparent[-1], 16) & 1 == 1
 
 
 def _seconds_between(begin: datetime, end: datetime) -> float:

@@ -21,7 +21,7 @@ def main(node: str, collector: str) -> None:
     tracer = trace.get_tracer("shop")
     worker = Worker(node, name="w", watchdog=0)
 
-    @worker.handler("email.send", retry=RetryPolicy(max_attempts=3, initial=0.05))
+    @worker.handler("email.send", retry=RetryPolicy(max_attempts=3, initial_delay=0.05))
     async def send(payload: object, ctx: Context) -> None:
         with tracer.start_as_current_span("connect", record_exception=False, set_status_on_exception=False):
             if ctx.attempt == 1:

@@ -28,11 +28,6 @@ class Span:
     began_ns: int
     ended_ns: int
 
-    @property
-    def traceparent(self) -> str:
-        """Its context as W3C writes it."""
-        return f"00-{self.trace}-{self.span}-01"
-
 
 class Collector(TraceServiceServicer):
     """Serves `address`; `raw` is all that came in, as it came."""

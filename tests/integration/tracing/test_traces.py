@@ -49,7 +49,7 @@ async def test_one_trace_leads_from_the_submit_to_all_attempts(
     assert {span.trace for span in collector.spans} == {order.trace}
     assert (submitted.parent, submitted.service) == (order.span, "shop")
     assert (stored.parent, stored.service) == (submitted.span, "shardwheel")
-    assert kept.traceparent == submitted.traceparent
+    assert kept.traceparent.startswith(f"00-{submitted.trace}-{submitted.span}-")
     assert (first.parent, second.parent) == (submitted.span, submitted.span)
     assert [span.parent for span in runs] == [first.span, second.span]
     assert [span.parent for span in collector.named("connect")] == [span.span for span in runs]
@@ -88,3 +88,18 @@ def test_an_endpoint_without_the_packages_is_refused_with_the_remedy(monkeypatch
 def test_who_does_not_trace_does_not_load_what_traces() -> None:
     code = "import sys, worker_sdk, server.app; assert not [name for name in sys.modules if 'opentelemetry' in name]"
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, env=environment(), check=True, timeout=60)
+
+
+async def test_a_trace_that_is_not_sampled_makes_no_spans(database: str, tmp_path: Path) -> None:
+    async with collecting() as collector:
+        async with running_node(database, tmp_path, otlp_endpoint=f"http://{collector.address}") as node:
+            async with RawWorker(node.address, handlers={"h": 2}) as worker:
+                for flags in ("02", "01"):
+                    await submit(node, "h", traceparent=f"00-{'a' * 32}-{flags * 8}-{flags}")
+                jobs = await worker.next_jobs(2, timeout=30)
+            contexts = sorted(job.traceparent for job in jobs)
+        await eventually(lambda: len(collector.spans) == 1, what="the span of the job that is sampled")
+    [span] = collector.spans
+    assert (span.name, span.parent) == ("dispatch h", "01" * 8)
+    assert f"00-{'a' * 32}-{'02' * 8}-02" in contexts
+    assert f"00-{'a' * 32}-{span.span}-01" in [context[:-2] + "01" for context in contexts]
