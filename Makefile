@@ -13,7 +13,7 @@ MINUTES ?= 10
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup zookeeper check test test-fast format lint types imports proto proto-check demo bench soak chaos
+.PHONY: help setup zookeeper browser check test test-fast format lint types imports proto proto-check demo bench soak chaos
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -33,6 +33,10 @@ $(STAMP): pyproject.toml helm/get_helm.py
 zookeeper: setup ## Install the ZooKeeper that tests and the demo run on, where that may be
 	@$(BIN)/python -m server.embedded.get_zookeeper
 
+browser: setup ## Install the browser that the dashboard is tested in, where that may be
+	@# Only tests of the dashboard need it, and say so themselves.
+	@$(BIN)/python -m tests.support.chromium || true
+
 check: setup ## Run every static check: format, lint, types, imports, proto
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
@@ -40,7 +44,7 @@ check: setup ## Run every static check: format, lint, types, imports, proto
 	$(BIN)/lint-imports --no-cache
 	$(MAKE) --no-print-directory proto-check
 
-test: setup zookeeper ## Run all tests, except the long forms
+test: setup zookeeper browser ## Run all tests, except the long forms
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not soak"
 
 test-fast: setup ## Run the unit tests only

@@ -57,6 +57,9 @@ from server.store.load_sampler import LoadSampler
 from server.store.migrate import check_schema
 from server.store.partitions import Retention
 from server.store.schedule_firing import FiringStore
+from server.web.calls import Services
+from server.web.dashboard import Dashboard
+from server.web.doorkeeper import OpenDoor
 from shard_manager.coordinator import Member
 from shard_manager.incarnation import IncarnationFile
 from shard_manager.manager import ShardManager
@@ -217,8 +220,9 @@ class Node:
         self._trace()
         self.engine.liveness.alone = lambda: self.cluster.leader() == config.node and len(self.cluster.members()) == 1
         self.workers = self._worker_service()
+        schedules, admin = self._schedule_service(), self._admin_service()
         self.server = ApiServer(
-            [self.jobs, self._schedule_service(), self.workers, self._admin_service(), self._peer_service()],
+            [self.jobs, schedules, self.workers, admin, self._peer_service()],
             observer=self.metrics.call_ended,
         )
         port = self.server.bind(config.listen)
@@ -233,6 +237,8 @@ class Node:
         )
         self.metrics.registry.register(load)
         self.http.before_page = load.refresh
+        services = Services(jobs=self.jobs, schedules=schedules, admin=admin)
+        self.http.show(Dashboard(node=config.node, services=services, doorkeeper=OpenDoor()))
         self._watch_health()
 
     def _trace(self) -> None:

@@ -1,4 +1,5 @@
-"""The HTTP port of a node: probes and metrics, answered from the first moment of the start to the last of the stop."""
+"""The HTTP port of a node: probes and metrics, answered from the first moment of the start to the last of the stop, and
+the dashboard."""
 
 import asyncio
 import logging
@@ -9,6 +10,8 @@ from server.domain.errors import InvalidInput
 from server.node_health import NodeHealth
 from server.observe.loop_lag import LoopLag
 from server.observe.metrics import Metrics
+from server.web.dashboard import Dashboard
+from server.web.late import LateApp
 from server.web.probes import probes_app
 from server.web.server import HttpServer
 
@@ -23,7 +26,9 @@ class NodeHttp:
         self._metrics = metrics
         self._lag = lag
         self._watch: asyncio.Task[None] | None = None
-        self._server: HttpServer | None = None if listen == OFF else HttpServer(probes_app(health, self._page))
+        self._dashboard = LateApp(lambda: health.waits_for or health.phase.value)
+        app = probes_app(health, self._page, self._dashboard)
+        self._server: HttpServer | None = None if listen == OFF else HttpServer(app)
         self.address = ""
         """Where it listens, known once it has started; empty if it does not."""
         self.before_page: Callable[[], Awaitable[None]] = _nothing
@@ -44,6 +49,10 @@ class NodeHttp:
         self.address = f"{self._listen.rpartition(':')[0]}:{port}"
         await self._server.start()
         log.info("http port open", extra={"address": self.address})
+
+    def show(self, dashboard: Dashboard) -> None:
+        """Serve the dashboard from now on; until then its pages say that the node is starting."""
+        self._dashboard.app = dashboard.app()
 
     async def stop(self) -> None:
         """Answer no more."""

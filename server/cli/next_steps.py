@@ -16,12 +16,12 @@ def next_steps(address: str, http_address: str, server: EmbeddedPostgres) -> str
     before = "" if address == _DEFAULT_ADDRESS else f"SHARDWHEEL_ADDRESS={address} "
     folder = shlex.quote(str(server.data_dir))
     shardctl = before + _program("shardctl")
-    http = f"http://{http_address}/readyz, /healthz, /metrics" if http_address else "off"
+    dashboard = f"http://{http_address}/" if http_address else "off"
     return f"""
 shardwheel {installed_version()} is ready; Ctrl-C stops it, the data stay
 
   gRPC         {address}
-  HTTP         {http}
+  Dashboard    {dashboard}
   PostgreSQL   PGPASSWORD="$(cat {folder}/password)" psql -h 127.0.0.1 -p {server.port} -U shardwheel shardwheel
 
 Next, in other terminals: a worker, a job for it, and a look at the cluster

@@ -1,15 +1,12 @@
 """The Java programs that an embedded ZooKeeper runs on."""
 
-import fcntl
 import os
 import shutil
-import subprocess
-import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from server.embedded.debian import InstallFailed, install, install_command, may_install
 from server.embedded.errors import ZookeeperMissing
 
 #: Names HOST:PORT of a running server to use instead of an own one.
@@ -21,7 +18,6 @@ _NEEDED: Final = ("zookeeper.jar", "zookeeper-jute.jar", "slf4j-log4j12.jar", "l
 _NETTY: Final = ("all", "buffer", "codec", "common", "handler", "resolver", "transport", "transport-native-unix-common")
 _LIBRARY: Final = "libzookeeper-java"
 _RUNTIME: Final = "default-jre-headless"
-_APT_TIMEOUT_S: Final = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +36,10 @@ class ZookeeperInstallation:
                 *([] if java else ["there is no program java"]),
                 *([f"{_JARS} lacks {absent[0]}"] if absent else []),
             ]
+            command = " ".join(install_command(_packages()))
             raise ZookeeperMissing(
-                f"no ZooKeeper here ({', '.join(lack)}): run `{' '.join(_command())}` as root, or name a running "
-                f"server in {ADDRESS_VARIABLE}=HOST:PORT"
+                f"no ZooKeeper here ({', '.join(lack)}): run `{command}` as root, or name a running server in "
+                f"{ADDRESS_VARIABLE}=HOST:PORT"
             )
         netty = [_JARS / f"netty-{part}.jar" for part in _NETTY]
         jars = [*(_JARS / jar for jar in _NEEDED), *(jar for jar in netty if jar.exists())]
@@ -57,17 +54,21 @@ class ZookeeperInstallation:
         try:
             return cls.find()
         except ZookeeperMissing:
-            if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            if not may_install():
                 raise
-        with (Path(tempfile.gettempdir()) / "shardwheel-apt.lock").open("w") as lock:
-            # Two at once would be in each other's way.
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            try:
-                return cls.find()
-            except ZookeeperMissing:
-                _run(["apt-get", "update"])
-                _run(_command())
+        try:
+            install(_packages(), cls._is_there)
+        except InstallFailed as error:
+            raise ZookeeperMissing(str(error)) from error
         return cls.find()
+
+    @classmethod
+    def _is_there(cls) -> bool:
+        try:
+            cls.find()
+        except ZookeeperMissing:
+            return False
+        return True
 
 
 def _java() -> str | None:
@@ -75,18 +76,5 @@ def _java() -> str | None:
     return (shutil.which("java", path=f"{home}/bin") if home else None) or shutil.which("java")
 
 
-def _command() -> list[str]:
-    packages = [_LIBRARY] if _java() else [_LIBRARY, _RUNTIME]
-    return ["apt-get", "install", "-y", "--no-install-recommends", *packages]
-
-
-def _run(command: Sequence[str]) -> None:
-    try:
-        done = subprocess.run(
-            command, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, check=False, timeout=_APT_TIMEOUT_S,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ZookeeperMissing(f"`{' '.join(command)}` failed: {error}") from error
-    if done.returncode:
-        raise ZookeeperMissing(f"`{' '.join(command)}` failed: {done.stderr.strip()[-500:]}")
+def _packages() -> list[str]:
+    return [_LIBRARY] if _java() else [_LIBRARY, _RUNTIME]

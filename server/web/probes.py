@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics."""
+"""/healthz, /readyz and /metrics, and behind them whatever else a node serves."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
@@ -7,7 +7,8 @@ import orjson
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
 
 from server.observe.health import HealthView, Report
 
@@ -15,8 +16,8 @@ from server.observe.health import HealthView, Report
 MetricsPage: TypeAlias = Callable[[str], Awaitable[tuple[bytes, str]]]
 
 
-def probes_app(health: HealthView, metrics: MetricsPage) -> Starlette:
-    """Return the application. Probes answer 200 or 503 with the checks as JSON."""
+def probes_app(health: HealthView, metrics: MetricsPage, rest: ASGIApp) -> Starlette:
+    """Return the application; `rest` answers for all other paths. Probes answer 200 or 503 with the checks as JSON."""
 
     async def healthz(_: Request) -> Response:
         return _answer(health.alive(), "alive")
@@ -29,7 +30,12 @@ def probes_app(health: HealthView, metrics: MetricsPage) -> Starlette:
         return Response(page, headers={"content-type": kind, "cache-control": "no-store"})
 
     return Starlette(
-        routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics_page)],
+        routes=[
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Route("/metrics", metrics_page),
+            Mount("/", app=rest),
+        ],
     )
 
 

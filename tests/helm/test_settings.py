@@ -13,6 +13,7 @@ from server.cli.command import app
 from server.config import NodeConfig, load_config, parse_span, unknown_variables
 from server.node_health import NodeHealth
 from server.observe.loop_lag import LoopLag
+from server.web.late import LateApp
 from server.web.probes import probes_app
 from shard_manager.timings import ManagerTimings
 from tests.helm.chart import CHART, DATABASE, VALUES, Values, containers, manifests, one, variables
@@ -128,9 +129,9 @@ def test_an_update_goes_on_when_the_shards_are_back() -> None:
 
 
 def test_probes_ask_what_there_is() -> None:
-    paths = {
-        route.path for route in probes_app(NodeHealth("sw-0", LoopLag()), no_metrics).routes if isinstance(route, Route)
-    }
+    health = NodeHealth("sw-0", LoopLag())
+    served = probes_app(health, no_metrics, LateApp(str)).routes
+    paths = {route.path for route in served if isinstance(route, Route)}
     node = containers(one(manifests(VALUES["usual"]), "StatefulSet"))[0]
     asked = {kind: node[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
     assert asked == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}

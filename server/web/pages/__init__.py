@@ -1,0 +1,1 @@
+"""The pages of the dashboard, one module each: what is asked of the services, and what the template gets."""
