@@ -5,7 +5,7 @@ off. Everything a worker sends is kept, and a test waits for it with `ScriptedSe
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
@@ -103,8 +103,10 @@ class Behaviour:
 class ScriptedSession:
     """One stream of one worker."""
 
-    def __init__(self, server: "ScriptedServer", hello: Hello) -> None:
+    def __init__(self, server: "ScriptedServer", hello: Hello, metadata: Mapping[str, str]) -> None:
         self.hello = hello
+        self.metadata = metadata
+        """What the call carried beside its messages."""
         self.received: list[SessionRequest] = []
         """Everything after hello, in order."""
         self.ended = asyncio.Event()
@@ -166,17 +168,21 @@ class ScriptedSession:
     async def reset(self, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE, text: str = "reset by the test") -> None:
         """End the stream with an error."""
         await self._outgoing.put((code, text))
-        await asyncio.wait_for(self.ended.wait(), TIMEOUT_S)
+        await asyncio.wait_for(self.ended.wait(), self._server.timeout_s)
 
     async def close(self) -> None:
         """End the stream without an error."""
         await self._outgoing.put(None)
-        await asyncio.wait_for(self.ended.wait(), TIMEOUT_S)
+        await asyncio.wait_for(self.ended.wait(), self._server.timeout_s)
 
     async def expect(
-        self, kind: str, matches: Callable[[SessionRequest], bool] = lambda request: True, timeout_s: float = TIMEOUT_S
+        self,
+        kind: str,
+        matches: Callable[[SessionRequest], bool] = lambda request: True,
+        timeout_s: float | None = None,
     ) -> SessionRequest:
         """Return the first message of that kind that matches and came after what was expected last."""
+        timeout_s = self._server.timeout_s if timeout_s is None else timeout_s
         found: list[SessionRequest] = []
 
         def look() -> bool:
@@ -196,7 +202,7 @@ class ScriptedSession:
             raise AssertionError(f"no {kind} came within {timeout_s} s; got {rest}") from None
         return found[0]
 
-    async def expect_results(self, count: int, timeout_s: float = TIMEOUT_S) -> list[Result]:
+    async def expect_results(self, count: int, timeout_s: float | None = None) -> list[Result]:
         """Return `count` results, of as many messages as it takes."""
         results: list[Result] = []
         while len(results) < count:
@@ -276,12 +282,14 @@ class ScriptedServer(worker_service_pb2_grpc.WorkerServiceServicer):
         lease_s: float = 1.0,
         max_result_bytes: int = 1000,
         credentials: grpc.ServerCredentials | None = None,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Set the timing. With `credentials` the node speaks TLS."""
+        """Set the timing. With `credentials` the node speaks TLS. `timeout_s`: how long a test waits for a message."""
         self.node = node
         self.heartbeat_s = heartbeat_s
         self.lease_s = lease_s
         self.max_result_bytes = max_result_bytes
+        self.timeout_s = timeout_s
         self.behaviour = Behaviour()
         self.sessions: list[ScriptedSession] = []
         self.hellos: list[Hello] = []
@@ -322,9 +330,9 @@ class ScriptedServer(worker_service_pb2_grpc.WorkerServiceServicer):
             await self._server.stop(None)
             self._server = None
 
-    async def next_session(self, timeout_s: float = TIMEOUT_S) -> ScriptedSession:
+    async def next_session(self, timeout_s: float | None = None) -> ScriptedSession:
         """Return the next session that was not returned before."""
-        async with asyncio.timeout(timeout_s), self._news:
+        async with asyncio.timeout(self.timeout_s if timeout_s is None else timeout_s), self._news:
             await self._news.wait_for(lambda: len(self.sessions) > self._taken)
         self._taken += 1
         return self.sessions[self._taken - 1]
@@ -349,7 +357,7 @@ class ScriptedServer(worker_service_pb2_grpc.WorkerServiceServicer):
             superseded=[AttemptRef(job_id=job_id, claim=claim) for job_id, claim in self.behaviour.superseded],
         )
         yield SessionResponse(welcome=welcome)
-        session = ScriptedSession(self, first.hello)
+        session = ScriptedSession(self, first.hello, self.metadata)
         async with self._news:
             self.sessions.append(session)
             self._news.notify_all()
