@@ -14,17 +14,17 @@ from tests.support.zookeeper import shared_server
 thoroughness.choose()
 
 # The rooms with the longest tests: their tests are started first, so that none runs on alone at the end.
-_LONG = ("cluster", "integration", "e2e", "contract")
+_LONG = ("cluster", "clients", "integration", "e2e", "contract")
 _TESTS = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the tests by their rooms, and say which of them one process runs: those of a file, whose fixtures they
-    share; and all of `tests/cluster`, since two clusters at once are too much for a small machine."""
+    share; and all with clusters of processes, since two of those at once are too much for a small machine."""
     rooms = {item: item.path.relative_to(_TESTS).parts[0] for item in items}
     items.sort(key=lambda item: _LONG.index(rooms[item]) if rooms[item] in _LONG else len(_LONG))
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("cluster" if rooms[item] == "cluster" else str(item.path)))
+        item.add_marker(pytest.mark.xdist_group("cluster" if rooms[item] in ("cluster", "clients") else str(item.path)))
 
 
 @pytest.fixture(scope="session")

@@ -38,7 +38,7 @@ PAGES = [
     README,
     REPOSITORY / "CHANGELOG.md",
     *sorted((REPOSITORY / "docs").glob("*.md")),
-    *sorted((REPOSITORY / "examples").rglob("*.md")),
+    *sorted(page for page in (REPOSITORY / "examples").rglob("*.md") if "node_modules" not in page.parts),
 ]
 ACTIVATE = ". .venv/bin/activate"
 BIN = Path(sys.executable).parent

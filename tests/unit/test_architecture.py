@@ -27,9 +27,9 @@ MACHINE_TEXT = re.compile(
 )
 TEXT_SUFFIXES = {
     ".py", ".pyi", ".sql", ".proto", ".toml", ".cfg", ".ini", ".yaml", ".yml", ".json", ".md", ".txt", ".sh", ".html",
-    ".js", ".css", ".tpl",
+    ".js", ".css", ".tpl", ".ts", ".go", ".mod", ".java", ".xml",
 }  # fmt: skip
-SKIPPED_FOLDERS = {".git", ".venv", "node_modules", "gen", "dist", "build", "__pycache__", ".shardwheel"}
+SKIPPED_FOLDERS = {".git", ".venv", "node_modules", "gen", "dist", "build", "target", "__pycache__", ".shardwheel"}
 
 
 def files(*roots: str, suffix: str = ".py") -> list[Path]:
