@@ -12,6 +12,7 @@ from server.api.activity import ClusterActivity, NodeActivity
 from server.api.admin_orders import AdminOrders
 from server.api.admin_service import AdminService
 from server.api.admin_status import Answering
+from server.api.doctor import Doctor
 from server.api.job_service import JobService
 from server.api.leader_call import LeaderCall
 from server.api.peer_service import PeerService
@@ -196,6 +197,7 @@ class Node:
     def _build(self) -> None:
         config = self.config
         self.catalog = Catalog(self.database)
+        self._sampler = LoadSampler(self.database, max(self._partition_of) + 1)
         self.store = PostgresEngineStore(self.database, node=config.node, incarnation=self.incarnation.current)
         firing = FiringStore(self.database, IdBlock(self.database))
         self.cluster = ManagerClusterView(lambda: self.manager.status(), config.coordinator)
@@ -230,10 +232,9 @@ class Node:
         self.manager = self._shard_manager()
         self.engine.ownership.on_fenced = self.manager.fenced
         self.metrics.registry.register(EngineCollector(self.engine, self.database.pools, self.peers.news_counts))
-        sampler = LoadSampler(self.database, max(self._partition_of) + 1)
         self.metrics.registry.register(NodeCollector(self.health, self.manager.status))
         load = LoadMetrics(
-            sampler, lambda: self.cluster.leader() == config.node, partial(oldest_holders, self.database)
+            self._sampler, lambda: self.cluster.leader() == config.node, partial(oldest_holders, self.database)
         )
         self.metrics.registry.register(load)
         self.http.before_page = load.refresh
@@ -265,6 +266,9 @@ class Node:
     def _limits(self) -> Limits:
         return Limits(payload_bytes=self.config.max_payload_bytes)
 
+    def _retention(self) -> Retention:
+        return Retention(completed=self.config.keep_completed, unsuccessful=self.config.keep_unsuccessful)
+
     def _advertised(self) -> str:
         return self.config.advertise or self.address
 
@@ -295,12 +299,13 @@ class Node:
 
     def _admin_service(self) -> AdminService:
         node, cluster = self.config.node, self.cluster
+        answering = Answering(node=node, version=metadata.version("shardwheel"), cluster=cluster)
         return AdminService(
             database=self.database,
             partition_of=self._partition_of,
             catalog=self.catalog,
             engine=self.engine,
-            answering=Answering(node=node, version=metadata.version("shardwheel"), cluster=cluster),
+            answering=answering,
             orders=AdminOrders(
                 node=node,
                 cluster=cluster,
@@ -308,6 +313,16 @@ class Node:
                 leader=LeaderCall(node, cluster, self.channels),
             ),
             activity=ClusterActivity(self._activity, self.peers, self.engine.clock.now),
+            doctor=Doctor(
+                database=self.database,
+                partitions=max(self._partition_of) + 1,
+                catalog=self.catalog,
+                clock=self.engine.clock,
+                answering=answering,
+                sampler=self._sampler,
+                retention=self._retention(),
+                connections=self.config.hot_connections + self.config.api_connections,
+            ),
         )
 
     def _peer_service(self) -> PeerService:
@@ -337,8 +352,7 @@ class Node:
         self.activity_log.look()
 
     def _loops(self) -> list[asyncio.Task[None]]:
-        retention = Retention(completed=self.config.keep_completed, unsuccessful=self.config.keep_unsuccessful)
-        maintenance = Maintenance(self.database, retention)
+        maintenance = Maintenance(self.database, self._retention())
         loops = {
             "shard-manager": self.manager.run(),
             "maintenance": every(EVERY.total_seconds(), "maintenance", _step(maintenance.run_once)),

@@ -11,6 +11,7 @@ from server.api.activity import ClusterActivity
 from server.api.admin_orders import AdminOrders
 from server.api.admin_status import Answering, status_message
 from server.api.convert import duration, policies_of, retry_message, timeouts_message, timestamp
+from server.api.doctor import Doctor
 from server.api.ports import EngineHandle
 from server.api.validation import (
     Problems,
@@ -29,6 +30,7 @@ from server.store.workers import WorkerRow
 from shardwheel.v1 import admin_service_pb2 as pb
 from shardwheel.v1.activity_pb2 import Activity
 from shardwheel.v1.admin_service_pb2_grpc import AdminServiceServicer
+from shardwheel.v1.diagnosis_pb2 import Diagnosis
 
 # A sample this young is used again, so that a crowd of onlookers costs no more than one.
 SAMPLE_LIFE_S: Final = 1.0
@@ -51,6 +53,7 @@ class AdminService(AdminServiceServicer):
         answering: Answering,
         orders: AdminOrders,
         activity: ClusterActivity,
+        doctor: Doctor,
     ) -> None:
         self._database = database
         self._partition_of = partition_of
@@ -59,6 +62,7 @@ class AdminService(AdminServiceServicer):
         self._answering = answering
         self._orders = orders
         self._activity = activity
+        self._doctor = doctor
         self._sampler = LoadSampler(database, max(partition_of) + 1)
 
     async def GetStatus(
@@ -73,6 +77,12 @@ class AdminService(AdminServiceServicer):
     ) -> Activity:
         """Return what all nodes together did in the last quarter of an hour."""
         return await self._activity.message()
+
+    async def Diagnose(
+        self, request: pb.DiagnoseRequest, context: "Context[pb.DiagnoseRequest, Diagnosis]"
+    ) -> Diagnosis:
+        """Look for what is wrong in the database and the cluster."""
+        return await self._doctor.diagnose()
 
     async def Rebalance(
         self, request: pb.RebalanceRequest, context: "Context[pb.RebalanceRequest, pb.PlanChange]"

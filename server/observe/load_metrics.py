@@ -7,8 +7,8 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from server.domain.diagnosis import Holder, HolderKind
 from server.store.errors import StoreError
-from server.store.horizon import Holder, HolderKind
 from server.store.load_sampler import LoadSampler
 from server.store.status import LoadSample
 

@@ -4,11 +4,10 @@ A role sees the sessions of others only with `pg_read_all_stats`; replication sl
 anyway.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Final
 
+from server.domain.diagnosis import Holder, HolderKind
 from server.store.database import Database
 
 _OLDEST: Final = """
@@ -29,31 +28,6 @@ SELECT q.kind, q.what, q.age, q.since, now() FROM (
     WHERE database = current_database()) q
 ORDER BY q.age DESC LIMIT 20
 """
-
-
-class HolderKind(StrEnum):
-    """What can hold a snapshot."""
-
-    SESSION = "session"
-    STANDBY = "standby"
-    """A standby that tells its snapshots (`hot_standby_feedback`)."""
-    SLOT = "slot"
-    PREPARED = "prepared"
-    """A transaction that was prepared for a two-phase commit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """Something that keeps old row versions alive, in words in `what`.
-
-    `age` counts the transactions that were begun since; `open_s` is for how many seconds it has been open, None if that
-    is not known.
-    """
-
-    kind: HolderKind
-    what: str
-    age: int
-    open_s: float | None
 
 
 async def oldest_holders(database: Database) -> list[Holder]:

@@ -34,6 +34,15 @@ class Retention:
 PARENTS: Final = ("job_history_completed", "job_history_unsuccessful", "attempts")
 
 
+def keep_times(retention: Retention) -> dict[str, timedelta]:
+    """Return for how long the rows of each of `PARENTS` are kept."""
+    return {
+        "job_history_completed": retention.completed,
+        "job_history_unsuccessful": retention.unsuccessful,
+        "attempts": max(retention.completed, retention.unsuccessful),
+    }
+
+
 def partition_name(parent: str, day: date) -> str:
     """Return the name of the partition of `parent` for a UTC day."""
     return f"{parent}_{day:%Y%m%d}"
@@ -118,11 +127,7 @@ async def drop_expired_partitions(connection: Connection, retention: Retention) 
     row = await (await connection.execute("SELECT now()")).fetchone()
     assert row is not None
     now: datetime = row[0]
-    keep = {
-        "job_history_completed": retention.completed,
-        "job_history_unsuccessful": retention.unsuccessful,
-        "attempts": max(retention.completed, retention.unsuccessful),
-    }
+    keep = keep_times(retention)
     dropped = []
     for parent in PARENTS:
         for day in sorted(await _existing(connection, parent)):

@@ -1,5 +1,6 @@
 """`shardctl handlers`: look at handlers, stop and resume the hand-out of their jobs."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -25,6 +26,12 @@ async def list_(cli: Cli) -> None:
     async with cli.connect() as connection:
         request = ListHandlersRequest(namespace=cli.settings.namespace)
         response = await connection.call(connection.admin.ListHandlers, request)
+    data = {"handlers": [message_to_json(handler) for handler in response.handlers]}
+    cli.output.emit(data, handlers_table(response.handlers))
+
+
+def handlers_table(handlers: Iterable[Handler]) -> Table:
+    """One line per handler: its workers, and what waits for them."""
     columns = (
         Column("HANDLER", minimum=16),
         Column("STATE", state=True),
@@ -34,8 +41,7 @@ async def list_(cli: Cli) -> None:
         Column("DUE", right=True),
         Column("OLDEST", right=True),
     )
-    data = {"handlers": [message_to_json(handler) for handler in response.handlers]}
-    cli.output.emit(data, Table(columns, [_row(each) for each in response.handlers], empty="no handlers"))
+    return Table(columns, [_row(each) for each in handlers], empty="no handlers")
 
 
 def _row(handler: Handler) -> tuple[str, ...]:

@@ -5,7 +5,9 @@ import sys
 
 from shard_manager.shardctl import handlers, jobs, namespaces, schedules, steering, workers
 from shard_manager.shardctl.command import command, group
+from shard_manager.shardctl.doctor import doctor
 from shard_manager.shardctl.status import nodes, shards, status
+from shard_manager.shardctl.top import top
 
 app = group(
     "Look at and steer a Shardwheel cluster.\n\n"
@@ -15,6 +17,8 @@ app = group(
 command(app, "status")(status)
 command(app, "nodes")(nodes)
 command(app, "shards")(shards)
+command(app, "top")(top)
+command(app, "doctor")(doctor)
 command(app, "rebalance")(steering.rebalance)
 command(app, "drain")(steering.drain)
 command(app, "undrain")(steering.undrain)

@@ -6,11 +6,15 @@ Results go to stdout; progress, notes and errors to stderr, so that stdout can b
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, Union
+from types import TracebackType
+from typing import Self, TypeAlias, Union
 
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
+from shard_manager.shardctl.failure import RefusedInputError
 from shard_manager.shardctl.layout import Block
 from shard_manager.shardctl.settings import Format
 
@@ -43,6 +47,42 @@ class Output:
         """Tells people something that is not part of the result."""
         for line in lines:
             print(line, file=sys.stderr)
+
+
+class Screen:
+    """The whole terminal, drawn anew with each `show`; as it was before, afterwards.
+
+    Raises RefusedInputError if stdout is no terminal.
+    """
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, markup=False, emoji=False)
+        if not self._console.is_terminal:
+            raise RefusedInputError("error: stdout is no terminal; give --once, or -o json")
+        self._live = Live(console=self._console, screen=True, auto_refresh=False)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    @property
+    def height(self) -> int:
+        """Lines of the terminal."""
+        return self._console.height
+
+    def show(self, *blocks: Block) -> None:
+        """Draws the blocks with an empty line between them; what does not fit is cut."""
+        lines: list[Text] = []
+        for block in blocks:
+            lines += [Text()] if lines else []
+            lines += block.lines(self._console.width)
+        text = Text("\n", no_wrap=True, overflow="crop").join(lines[: self.height])
+        self._live.update(text, refresh=True)
 
 
 def progress_bar() -> Progress:

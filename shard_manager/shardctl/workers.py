@@ -1,5 +1,7 @@
 """`shardctl workers`: look at live workers."""
 
+from collections.abc import Iterable
+
 from shard_manager.shardctl.command import Cli, command, group
 from shard_manager.shardctl.job_view import instant_text
 from shard_manager.shardctl.layout import Column, Table
@@ -15,6 +17,12 @@ async def list_(cli: Cli) -> None:
     async with cli.connect() as connection:
         request = ListWorkersRequest(namespace=cli.settings.namespace)
         response = await connection.call(connection.admin.ListWorkers, request)
+    data = {"workers": [message_to_json(worker) for worker in response.workers]}
+    cli.output.emit(data, workers_table(response.workers))
+
+
+def workers_table(workers: Iterable[Worker]) -> Table:
+    """One line per worker."""
     columns = (
         Column("WORKER", minimum=12),
         Column("RUNNING", right=True),
@@ -23,8 +31,7 @@ async def list_(cli: Cli) -> None:
         Column("SINCE"),
         Column("SDK", minimum=6),
     )
-    data = {"workers": [message_to_json(worker) for worker in response.workers]}
-    cli.output.emit(data, Table(columns, [_row(each) for each in response.workers], empty="no live workers"))
+    return Table(columns, [_row(each) for each in workers], empty="no live workers")
 
 
 def _row(worker: Worker) -> tuple[str, ...]:

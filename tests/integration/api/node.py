@@ -17,6 +17,7 @@ from server.api.activity import ClusterActivity, NodeActivity
 from server.api.admin_orders import AdminOrders
 from server.api.admin_service import AdminService
 from server.api.admin_status import Answering
+from server.api.doctor import Doctor
 from server.api.job_service import JobService
 from server.api.leader_call import LeaderCall
 from server.api.ports import MemberView, PlanView
@@ -29,12 +30,15 @@ from server.domain.ending import Ended
 from server.domain.handler import HandlerView
 from server.domain.job import AttemptRef, ClaimedJob, JobState
 from server.domain.outcome import Finish, Requeue
+from server.engine.clock import DatabaseClock
 from server.observe.activity import ActivityLog, Counts
 from server.peers.channels import PeerChannels
 from server.peers.cluster_peers import ClusterPeers
 from server.store import claim, finish, workers
 from server.store.catalog import Catalog
 from server.store.database import Database
+from server.store.load_sampler import LoadSampler
+from server.store.partitions import Retention
 from server.store.shards import fence_in
 from shard_manager.errors import NotLeader
 from shard_manager.steering import Given, PlanChange
@@ -170,12 +174,13 @@ class ApiNode:
         )
         cluster = OneNode(leader)
         self.channels = PeerChannels(NODE, dict)
+        answering = Answering(node=NODE, version="0.1.0", cluster=cluster)
         self.admin_service = AdminService(
             database=self.database,
             partition_of=PARTITION_OF,
             catalog=self.catalog,
             engine=self.engine,
-            answering=Answering(node=NODE, version="0.1.0", cluster=cluster),
+            answering=answering,
             orders=AdminOrders(
                 node=NODE,
                 cluster=cluster,
@@ -186,6 +191,16 @@ class ApiNode:
                 NodeActivity(NODE, ActivityLog(Counts, _now), []),
                 ClusterPeers(NODE, self.channels, lambda shard: None),
                 _now,
+            ),
+            doctor=Doctor(
+                database=self.database,
+                partitions=max(PARTITION_OF) + 1,
+                catalog=self.catalog,
+                clock=DatabaseClock(),
+                answering=answering,
+                sampler=LoadSampler(self.database, max(PARTITION_OF) + 1),
+                retention=Retention(),
+                connections=8,
             ),
         )
         self.calls: list[tuple[str, str, float]] = []

@@ -53,7 +53,11 @@ async def test_calls_say_that_the_database_is_away_and_work_again_after(own_post
             assert refusals[0].domain == "shardwheel"
             assert refusals[0].retry_after_s == 1.0
 
-        await asyncio.gather(*(fails(call) for call in calls))
+        async def says_what_it_cannot_look_at() -> None:
+            diagnosis = await node.admin.Diagnose(admin_pb.DiagnoseRequest(), timeout=30)
+            assert all(check.trouble for check in diagnosis.checks)
+
+        await asyncio.gather(says_what_it_cannot_look_at(), *(fails(call) for call in calls))
         # What is wrong by itself is still said, with no database at all.
         async with refused(grpc.StatusCode.INVALID_ARGUMENT):
             await node.jobs.SubmitJob(pb.SubmitJobRequest(job=JobSpec()))

@@ -25,74 +25,77 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from shardwheel.v1 import activity_pb2 as shardwheel_dot_v1_dot_activity__pb2
+from shardwheel.v1 import diagnosis_pb2 as shardwheel_dot_v1_dot_diagnosis__pb2
 from shardwheel.v1 import job_pb2 as shardwheel_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!shardwheel/v1/admin_service.proto\x12\rshardwheel.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cshardwheel/v1/activity.proto\x1a\x17shardwheel/v1/job.proto\"\x12\n\x10GetStatusRequest\"\xb1\x04\n\x11GetStatusResponse\x12\x13\n\x0b\x61nswered_by\x18\x01 \x01(\t\x12\x13\n\x0b\x63oordinator\x18\x02 \x01(\t\x12\x0e\n\x06leader\x18\x03 \x01(\t\x12\x14\n\x0cplan_version\x18\x04 \x01(\x03\x12\x13\n\x0bshard_count\x18\x05 \x01(\x05\x12(\n\x05nodes\x18\x06 \x03(\x0b\x32\x19.shardwheel.v1.NodeStatus\x12*\n\x06shards\x18\x07 \x03(\x0b\x32\x1a.shardwheel.v1.ShardStatus\x12\x14\n\x0cworker_count\x18\x08 \x01(\x05\x12\x11\n\tdue_count\x18\t \x01(\x03\x12\x15\n\rpending_count\x18\n \x01(\x03\x12\x15\n\rrunning_count\x18\x0b \x01(\x03\x12-\n\noldest_due\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0eschedule_count\x18\r \x01(\x03\x12\x0f\n\x07version\x18\x0e \x01(\t\x12\'\n\x03now\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bplan_reason\x18\x10 \x01(\t\x12\x0e\n\x06paused\x18\x11 \x01(\x08\x12\x15\n\rdrained_nodes\x18\x12 \x03(\t\x12\x15\n\revicted_nodes\x18\x13 \x03(\t\x12%\n\x04pins\x18\x14 \x03(\x0b\x32\x17.shardwheel.v1.ShardPin\x12\x0f\n\x07trouble\x18\x15 \x01(\t\"\xfa\x01\n\nNodeStatus\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x13\n\x0bshard_count\x18\x04 \x01(\x05\x12\x0e\n\x06weight\x18\x05 \x01(\x05\x12\x0e\n\x06leader\x18\x06 \x01(\x08\x12\x1b\n\x13planned_shard_count\x18\x07 \x01(\x05\x12\x11\n\tdue_count\x18\x08 \x01(\x03\x12\x15\n\rrunning_count\x18\t \x01(\x03\x12\x13\n\x0bincarnation\x18\n \x01(\x03\x12-\n\tjoined_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xdc\x01\n\x0bShardStatus\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\r\n\x05owner\x18\x03 \x01(\t\x12\x15\n\rplanned_owner\x18\x04 \x01(\t\x12/\n\x0b\x61\x63quired_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05state\x18\x06 \x01(\t\x12\x13\n\x0bwaiting_for\x18\x07 \x01(\t\x12\x34\n\x10transition_since\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"R\n\x08ShardPin\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\x0c\n\x04node\x18\x02 \x01(\t\x12)\n\x05until\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x88\x01\n\nPlanChange\x12\x0e\n\x06leader\x18\x01 \x01(\t\x12\x14\n\x0cplan_version\x18\x02 \x01(\x03\x12\'\n\x05moves\x18\x03 \x03(\x0b\x32\x18.shardwheel.v1.ShardMove\x12+\n\x07\x62\x61lance\x18\x04 \x03(\x0b\x32\x1a.shardwheel.v1.NodeBalance\"I\n\tShardMove\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\":\n\x0bNodeBalance\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x02 \x01(\x05\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x05\"\x14\n\x12GetActivityRequest\"B\n\x10RebalanceRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\x12\x1d\n\x15\x65xpected_plan_version\x18\x02 \x01(\x03\"/\n\x10\x44rainNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\"\"\n\x12UndrainNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"D\n\x10\x45victNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\x12\x13\n\x0bincarnation\x18\x03 \x01(\x03\"f\n\x10MoveShardRequest\x12\x12\n\x05shard\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x0c\n\x04node\x18\x02 \x01(\t\x12&\n\x03pin\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x08\n\x06_shard\"\x17\n\x15PauseRebalanceRequest\"\x18\n\x16ResumeRebalanceRequest\"(\n\x13ListHandlersRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"@\n\x14ListHandlersResponse\x12(\n\x08handlers\x18\x01 \x03(\x0b\x32\x16.shardwheel.v1.Handler\"\xaa\x02\n\x07Handler\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0f\n\x07handler\x18\x02 \x01(\t\x12\x0e\n\x06paused\x18\x03 \x01(\x08\x12\x12\n\npause_note\x18\x04 \x01(\t\x12\x14\n\x0cworker_count\x18\x05 \x01(\x05\x12\x12\n\nslot_count\x18\x06 \x01(\x05\x12\x15\n\rrunning_count\x18\x07 \x01(\x03\x12\x11\n\tdue_count\x18\x08 \x01(\x03\x12-\n\noldest_due\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x05retry\x18\n \x01(\x0b\x32\x1a.shardwheel.v1.RetryPolicy\x12)\n\x08timeouts\x18\x0b \x01(\x0b\x32\x17.shardwheel.v1.Timeouts\"G\n\x13PauseHandlerRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0f\n\x07handler\x18\x02 \x01(\t\x12\x0c\n\x04note\x18\x03 \x01(\t\":\n\x14ResumeHandlerRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0f\n\x07handler\x18\x02 \x01(\t\"\'\n\x12ListWorkersRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"=\n\x13ListWorkersResponse\x12&\n\x07workers\x18\x01 \x03(\x0b\x32\x15.shardwheel.v1.Worker\"\x9a\x02\n\x06Worker\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\x12\x35\n\x08handlers\x18\x03 \x03(\x0b\x32#.shardwheel.v1.Worker.HandlerCredit\x12\x15\n\rrunning_count\x18\x04 \x01(\x05\x12.\n\nstarted_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0blease_until\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03sdk\x18\x07 \x01(\t\x1a/\n\rHandlerCredit\x12\x0f\n\x07handler\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\x05\"\x81\x01\n\x16\x43reateNamespaceRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12)\n\x05retry\x18\x02 \x01(\x0b\x32\x1a.shardwheel.v1.RetryPolicy\x12)\n\x08timeouts\x18\x03 \x01(\x0b\x32\x17.shardwheel.v1.Timeouts\"\x17\n\x15ListNamespacesRequest\"F\n\x16ListNamespacesResponse\x12,\n\nnamespaces\x18\x01 \x03(\x0b\x32\x18.shardwheel.v1.Namespace\"\xa4\x01\n\tNamespace\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12)\n\x05retry\x18\x02 \x01(\x0b\x32\x1a.shardwheel.v1.RetryPolicy\x12)\n\x08timeouts\x18\x03 \x01(\x0b\x32\x17.shardwheel.v1.Timeouts\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xbe\t\n\x0c\x41\x64minService\x12N\n\tGetStatus\x12\x1f.shardwheel.v1.GetStatusRequest\x1a .shardwheel.v1.GetStatusResponse\x12I\n\x0bGetActivity\x12!.shardwheel.v1.GetActivityRequest\x1a\x17.shardwheel.v1.Activity\x12G\n\tRebalance\x12\x1f.shardwheel.v1.RebalanceRequest\x1a\x19.shardwheel.v1.PlanChange\x12G\n\tDrainNode\x12\x1f.shardwheel.v1.DrainNodeRequest\x1a\x19.shardwheel.v1.PlanChange\x12K\n\x0bUndrainNode\x12!.shardwheel.v1.UndrainNodeRequest\x1a\x19.shardwheel.v1.PlanChange\x12G\n\tEvictNode\x12\x1f.shardwheel.v1.EvictNodeRequest\x1a\x19.shardwheel.v1.PlanChange\x12G\n\tMoveShard\x12\x1f.shardwheel.v1.MoveShardRequest\x1a\x19.shardwheel.v1.PlanChange\x12Q\n\x0ePauseRebalance\x12$.shardwheel.v1.PauseRebalanceRequest\x1a\x19.shardwheel.v1.PlanChange\x12S\n\x0fResumeRebalance\x12%.shardwheel.v1.ResumeRebalanceRequest\x1a\x19.shardwheel.v1.PlanChange\x12W\n\x0cListHandlers\x12\".shardwheel.v1.ListHandlersRequest\x1a#.shardwheel.v1.ListHandlersResponse\x12J\n\x0cPauseHandler\x12\".shardwheel.v1.PauseHandlerRequest\x1a\x16.shardwheel.v1.Handler\x12L\n\rResumeHandler\x12#.shardwheel.v1.ResumeHandlerRequest\x1a\x16.shardwheel.v1.Handler\x12T\n\x0bListWorkers\x12!.shardwheel.v1.ListWorkersRequest\x1a\".shardwheel.v1.ListWorkersResponse\x12R\n\x0f\x43reateNamespace\x12%.shardwheel.v1.CreateNamespaceRequest\x1a\x18.shardwheel.v1.Namespace\x12]\n\x0eListNamespaces\x12$.shardwheel.v1.ListNamespacesRequest\x1a%.shardwheel.v1.ListNamespacesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!shardwheel/v1/admin_service.proto\x12\rshardwheel.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cshardwheel/v1/activity.proto\x1a\x1dshardwheel/v1/diagnosis.proto\x1a\x17shardwheel/v1/job.proto\"\x12\n\x10GetStatusRequest\"\xb1\x04\n\x11GetStatusResponse\x12\x13\n\x0b\x61nswered_by\x18\x01 \x01(\t\x12\x13\n\x0b\x63oordinator\x18\x02 \x01(\t\x12\x0e\n\x06leader\x18\x03 \x01(\t\x12\x14\n\x0cplan_version\x18\x04 \x01(\x03\x12\x13\n\x0bshard_count\x18\x05 \x01(\x05\x12(\n\x05nodes\x18\x06 \x03(\x0b\x32\x19.shardwheel.v1.NodeStatus\x12*\n\x06shards\x18\x07 \x03(\x0b\x32\x1a.shardwheel.v1.ShardStatus\x12\x14\n\x0cworker_count\x18\x08 \x01(\x05\x12\x11\n\tdue_count\x18\t \x01(\x03\x12\x15\n\rpending_count\x18\n \x01(\x03\x12\x15\n\rrunning_count\x18\x0b \x01(\x03\x12-\n\noldest_due\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0eschedule_count\x18\r \x01(\x03\x12\x0f\n\x07version\x18\x0e \x01(\t\x12\'\n\x03now\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bplan_reason\x18\x10 \x01(\t\x12\x0e\n\x06paused\x18\x11 \x01(\x08\x12\x15\n\rdrained_nodes\x18\x12 \x03(\t\x12\x15\n\revicted_nodes\x18\x13 \x03(\t\x12%\n\x04pins\x18\x14 \x03(\x0b\x32\x17.shardwheel.v1.ShardPin\x12\x0f\n\x07trouble\x18\x15 \x01(\t\"\xfa\x01\n\nNodeStatus\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x13\n\x0bshard_count\x18\x04 \x01(\x05\x12\x0e\n\x06weight\x18\x05 \x01(\x05\x12\x0e\n\x06leader\x18\x06 \x01(\x08\x12\x1b\n\x13planned_shard_count\x18\x07 \x01(\x05\x12\x11\n\tdue_count\x18\x08 \x01(\x03\x12\x15\n\rrunning_count\x18\t \x01(\x03\x12\x13\n\x0bincarnation\x18\n \x01(\x03\x12-\n\tjoined_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xdc\x01\n\x0bShardStatus\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\r\n\x05owner\x18\x03 \x01(\t\x12\x15\n\rplanned_owner\x18\x04 \x01(\t\x12/\n\x0b\x61\x63quired_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05state\x18\x06 \x01(\t\x12\x13\n\x0bwaiting_for\x18\x07 \x01(\t\x12\x34\n\x10transition_since\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"R\n\x08ShardPin\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\x0c\n\x04node\x18\x02 \x01(\t\x12)\n\x05until\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x88\x01\n\nPlanChange\x12\x0e\n\x06leader\x18\x01 \x01(\t\x12\x14\n\x0cplan_version\x18\x02 \x01(\x03\x12\'\n\x05moves\x18\x03 \x03(\x0b\x32\x18.shardwheel.v1.ShardMove\x12+\n\x07\x62\x61lance\x18\x04 \x03(\x0b\x32\x1a.shardwheel.v1.NodeBalance\"I\n\tShardMove\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\":\n\x0bNodeBalance\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x02 \x01(\x05\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x05\"\x14\n\x12GetActivityRequest\"\x11\n\x0f\x44iagnoseRequest\"B\n\x10RebalanceRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\x12\x1d\n\x15\x65xpected_plan_version\x18\x02 \x01(\x03\"/\n\x10\x44rainNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\"\"\n\x12UndrainNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"D\n\x10\x45victNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\x12\x13\n\x0bincarnation\x18\x03 \x01(\x03\"f\n\x10MoveShardRequest\x12\x12\n\x05shard\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x0c\n\x04node\x18\x02 \x01(\t\x12&\n\x03pin\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x08\n\x06_shard\"\x17\n\x15PauseRebalanceRequest\"\x18\n\x16ResumeRebalanceRequest\"(\n\x13ListHandlersRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"@\n\x14ListHandlersResponse\x12(\n\x08handlers\x18\x01 \x03(\x0b\x32\x16.shardwheel.v1.Handler\"\xaa\x02\n\x07Handler\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0f\n\x07handler\x18\x02 \x01(\t\x12\x0e\n\x06paused\x18\x03 \x01(\x08\x12\x12\n\npause_note\x18\x04 \x01(\t\x12\x14\n\x0cworker_count\x18\x05 \x01(\x05\x12\x12\n\nslot_count\x18\x06 \x01(\x05\x12\x15\n\rrunning_count\x18\x07 \x01(\x03\x12\x11\n\tdue_count\x18\x08 \x01(\x03\x12-\n\noldest_due\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x05retry\x18\n \x01(\x0b\x32\x1a.shardwheel.v1.RetryPolicy\x12)\n\x08timeouts\x18\x0b \x01(\x0b\x32\x17.shardwheel.v1.Timeouts\"G\n\x13PauseHandlerRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0f\n\x07handler\x18\x02 \x01(\t\x12\x0c\n\x04note\x18\x03 \x01(\t\":\n\x14ResumeHandlerRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0f\n\x07handler\x18\x02 \x01(\t\"\'\n\x12ListWorkersRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"=\n\x13ListWorkersResponse\x12&\n\x07workers\x18\x01 \x03(\x0b\x32\x15.shardwheel.v1.Worker\"\x9a\x02\n\x06Worker\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\x12\x35\n\x08handlers\x18\x03 \x03(\x0b\x32#.shardwheel.v1.Worker.HandlerCredit\x12\x15\n\rrunning_count\x18\x04 \x01(\x05\x12.\n\nstarted_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0blease_until\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03sdk\x18\x07 \x01(\t\x1a/\n\rHandlerCredit\x12\x0f\n\x07handler\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\x05\"\x81\x01\n\x16\x43reateNamespaceRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12)\n\x05retry\x18\x02 \x01(\x0b\x32\x1a.shardwheel.v1.RetryPolicy\x12)\n\x08timeouts\x18\x03 \x01(\x0b\x32\x17.shardwheel.v1.Timeouts\"\x17\n\x15ListNamespacesRequest\"F\n\x16ListNamespacesResponse\x12,\n\nnamespaces\x18\x01 \x03(\x0b\x32\x18.shardwheel.v1.Namespace\"\xa4\x01\n\tNamespace\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12)\n\x05retry\x18\x02 \x01(\x0b\x32\x1a.shardwheel.v1.RetryPolicy\x12)\n\x08timeouts\x18\x03 \x01(\x0b\x32\x17.shardwheel.v1.Timeouts\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\x84\n\n\x0c\x41\x64minService\x12N\n\tGetStatus\x12\x1f.shardwheel.v1.GetStatusRequest\x1a .shardwheel.v1.GetStatusResponse\x12I\n\x0bGetActivity\x12!.shardwheel.v1.GetActivityRequest\x1a\x17.shardwheel.v1.Activity\x12\x44\n\x08\x44iagnose\x12\x1e.shardwheel.v1.DiagnoseRequest\x1a\x18.shardwheel.v1.Diagnosis\x12G\n\tRebalance\x12\x1f.shardwheel.v1.RebalanceRequest\x1a\x19.shardwheel.v1.PlanChange\x12G\n\tDrainNode\x12\x1f.shardwheel.v1.DrainNodeRequest\x1a\x19.shardwheel.v1.PlanChange\x12K\n\x0bUndrainNode\x12!.shardwheel.v1.UndrainNodeRequest\x1a\x19.shardwheel.v1.PlanChange\x12G\n\tEvictNode\x12\x1f.shardwheel.v1.EvictNodeRequest\x1a\x19.shardwheel.v1.PlanChange\x12G\n\tMoveShard\x12\x1f.shardwheel.v1.MoveShardRequest\x1a\x19.shardwheel.v1.PlanChange\x12Q\n\x0ePauseRebalance\x12$.shardwheel.v1.PauseRebalanceRequest\x1a\x19.shardwheel.v1.PlanChange\x12S\n\x0fResumeRebalance\x12%.shardwheel.v1.ResumeRebalanceRequest\x1a\x19.shardwheel.v1.PlanChange\x12W\n\x0cListHandlers\x12\".shardwheel.v1.ListHandlersRequest\x1a#.shardwheel.v1.ListHandlersResponse\x12J\n\x0cPauseHandler\x12\".shardwheel.v1.PauseHandlerRequest\x1a\x16.shardwheel.v1.Handler\x12L\n\rResumeHandler\x12#.shardwheel.v1.ResumeHandlerRequest\x1a\x16.shardwheel.v1.Handler\x12T\n\x0bListWorkers\x12!.shardwheel.v1.ListWorkersRequest\x1a\".shardwheel.v1.ListWorkersResponse\x12R\n\x0f\x43reateNamespace\x12%.shardwheel.v1.CreateNamespaceRequest\x1a\x18.shardwheel.v1.Namespace\x12]\n\x0eListNamespaces\x12$.shardwheel.v1.ListNamespacesRequest\x1a%.shardwheel.v1.ListNamespacesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'shardwheel.v1.admin_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETSTATUSREQUEST']._serialized_start=172
-  _globals['_GETSTATUSREQUEST']._serialized_end=190
-  _globals['_GETSTATUSRESPONSE']._serialized_start=193
-  _globals['_GETSTATUSRESPONSE']._serialized_end=754
-  _globals['_NODESTATUS']._serialized_start=757
-  _globals['_NODESTATUS']._serialized_end=1007
-  _globals['_SHARDSTATUS']._serialized_start=1010
-  _globals['_SHARDSTATUS']._serialized_end=1230
-  _globals['_SHARDPIN']._serialized_start=1232
-  _globals['_SHARDPIN']._serialized_end=1314
-  _globals['_PLANCHANGE']._serialized_start=1317
-  _globals['_PLANCHANGE']._serialized_end=1453
-  _globals['_SHARDMOVE']._serialized_start=1455
-  _globals['_SHARDMOVE']._serialized_end=1528
-  _globals['_NODEBALANCE']._serialized_start=1530
-  _globals['_NODEBALANCE']._serialized_end=1588
-  _globals['_GETACTIVITYREQUEST']._serialized_start=1590
-  _globals['_GETACTIVITYREQUEST']._serialized_end=1610
-  _globals['_REBALANCEREQUEST']._serialized_start=1612
-  _globals['_REBALANCEREQUEST']._serialized_end=1678
-  _globals['_DRAINNODEREQUEST']._serialized_start=1680
-  _globals['_DRAINNODEREQUEST']._serialized_end=1727
-  _globals['_UNDRAINNODEREQUEST']._serialized_start=1729
-  _globals['_UNDRAINNODEREQUEST']._serialized_end=1763
-  _globals['_EVICTNODEREQUEST']._serialized_start=1765
-  _globals['_EVICTNODEREQUEST']._serialized_end=1833
-  _globals['_MOVESHARDREQUEST']._serialized_start=1835
-  _globals['_MOVESHARDREQUEST']._serialized_end=1937
-  _globals['_PAUSEREBALANCEREQUEST']._serialized_start=1939
-  _globals['_PAUSEREBALANCEREQUEST']._serialized_end=1962
-  _globals['_RESUMEREBALANCEREQUEST']._serialized_start=1964
-  _globals['_RESUMEREBALANCEREQUEST']._serialized_end=1988
-  _globals['_LISTHANDLERSREQUEST']._serialized_start=1990
-  _globals['_LISTHANDLERSREQUEST']._serialized_end=2030
-  _globals['_LISTHANDLERSRESPONSE']._serialized_start=2032
-  _globals['_LISTHANDLERSRESPONSE']._serialized_end=2096
-  _globals['_HANDLER']._serialized_start=2099
-  _globals['_HANDLER']._serialized_end=2397
-  _globals['_PAUSEHANDLERREQUEST']._serialized_start=2399
-  _globals['_PAUSEHANDLERREQUEST']._serialized_end=2470
-  _globals['_RESUMEHANDLERREQUEST']._serialized_start=2472
-  _globals['_RESUMEHANDLERREQUEST']._serialized_end=2530
-  _globals['_LISTWORKERSREQUEST']._serialized_start=2532
-  _globals['_LISTWORKERSREQUEST']._serialized_end=2571
-  _globals['_LISTWORKERSRESPONSE']._serialized_start=2573
-  _globals['_LISTWORKERSRESPONSE']._serialized_end=2634
-  _globals['_WORKER']._serialized_start=2637
-  _globals['_WORKER']._serialized_end=2919
-  _globals['_WORKER_HANDLERCREDIT']._serialized_start=2872
-  _globals['_WORKER_HANDLERCREDIT']._serialized_end=2919
-  _globals['_CREATENAMESPACEREQUEST']._serialized_start=2922
-  _globals['_CREATENAMESPACEREQUEST']._serialized_end=3051
-  _globals['_LISTNAMESPACESREQUEST']._serialized_start=3053
-  _globals['_LISTNAMESPACESREQUEST']._serialized_end=3076
-  _globals['_LISTNAMESPACESRESPONSE']._serialized_start=3078
-  _globals['_LISTNAMESPACESRESPONSE']._serialized_end=3148
-  _globals['_NAMESPACE']._serialized_start=3151
-  _globals['_NAMESPACE']._serialized_end=3315
-  _globals['_ADMINSERVICE']._serialized_start=3318
-  _globals['_ADMINSERVICE']._serialized_end=4532
+  _globals['_GETSTATUSREQUEST']._serialized_start=203
+  _globals['_GETSTATUSREQUEST']._serialized_end=221
+  _globals['_GETSTATUSRESPONSE']._serialized_start=224
+  _globals['_GETSTATUSRESPONSE']._serialized_end=785
+  _globals['_NODESTATUS']._serialized_start=788
+  _globals['_NODESTATUS']._serialized_end=1038
+  _globals['_SHARDSTATUS']._serialized_start=1041
+  _globals['_SHARDSTATUS']._serialized_end=1261
+  _globals['_SHARDPIN']._serialized_start=1263
+  _globals['_SHARDPIN']._serialized_end=1345
+  _globals['_PLANCHANGE']._serialized_start=1348
+  _globals['_PLANCHANGE']._serialized_end=1484
+  _globals['_SHARDMOVE']._serialized_start=1486
+  _globals['_SHARDMOVE']._serialized_end=1559
+  _globals['_NODEBALANCE']._serialized_start=1561
+  _globals['_NODEBALANCE']._serialized_end=1619
+  _globals['_GETACTIVITYREQUEST']._serialized_start=1621
+  _globals['_GETACTIVITYREQUEST']._serialized_end=1641
+  _globals['_DIAGNOSEREQUEST']._serialized_start=1643
+  _globals['_DIAGNOSEREQUEST']._serialized_end=1660
+  _globals['_REBALANCEREQUEST']._serialized_start=1662
+  _globals['_REBALANCEREQUEST']._serialized_end=1728
+  _globals['_DRAINNODEREQUEST']._serialized_start=1730
+  _globals['_DRAINNODEREQUEST']._serialized_end=1777
+  _globals['_UNDRAINNODEREQUEST']._serialized_start=1779
+  _globals['_UNDRAINNODEREQUEST']._serialized_end=1813
+  _globals['_EVICTNODEREQUEST']._serialized_start=1815
+  _globals['_EVICTNODEREQUEST']._serialized_end=1883
+  _globals['_MOVESHARDREQUEST']._serialized_start=1885
+  _globals['_MOVESHARDREQUEST']._serialized_end=1987
+  _globals['_PAUSEREBALANCEREQUEST']._serialized_start=1989
+  _globals['_PAUSEREBALANCEREQUEST']._serialized_end=2012
+  _globals['_RESUMEREBALANCEREQUEST']._serialized_start=2014
+  _globals['_RESUMEREBALANCEREQUEST']._serialized_end=2038
+  _globals['_LISTHANDLERSREQUEST']._serialized_start=2040
+  _globals['_LISTHANDLERSREQUEST']._serialized_end=2080
+  _globals['_LISTHANDLERSRESPONSE']._serialized_start=2082
+  _globals['_LISTHANDLERSRESPONSE']._serialized_end=2146
+  _globals['_HANDLER']._serialized_start=2149
+  _globals['_HANDLER']._serialized_end=2447
+  _globals['_PAUSEHANDLERREQUEST']._serialized_start=2449
+  _globals['_PAUSEHANDLERREQUEST']._serialized_end=2520
+  _globals['_RESUMEHANDLERREQUEST']._serialized_start=2522
+  _globals['_RESUMEHANDLERREQUEST']._serialized_end=2580
+  _globals['_LISTWORKERSREQUEST']._serialized_start=2582
+  _globals['_LISTWORKERSREQUEST']._serialized_end=2621
+  _globals['_LISTWORKERSRESPONSE']._serialized_start=2623
+  _globals['_LISTWORKERSRESPONSE']._serialized_end=2684
+  _globals['_WORKER']._serialized_start=2687
+  _globals['_WORKER']._serialized_end=2969
+  _globals['_WORKER_HANDLERCREDIT']._serialized_start=2922
+  _globals['_WORKER_HANDLERCREDIT']._serialized_end=2969
+  _globals['_CREATENAMESPACEREQUEST']._serialized_start=2972
+  _globals['_CREATENAMESPACEREQUEST']._serialized_end=3101
+  _globals['_LISTNAMESPACESREQUEST']._serialized_start=3103
+  _globals['_LISTNAMESPACESREQUEST']._serialized_end=3126
+  _globals['_LISTNAMESPACESRESPONSE']._serialized_start=3128
+  _globals['_LISTNAMESPACESRESPONSE']._serialized_end=3198
+  _globals['_NAMESPACE']._serialized_start=3201
+  _globals['_NAMESPACE']._serialized_end=3365
+  _globals['_ADMINSERVICE']._serialized_start=3368
+  _globals['_ADMINSERVICE']._serialized_end=4652
 # @@protoc_insertion_point(module_scope)

@@ -424,6 +424,23 @@ class GetActivityRequest(_message.Message):
 Global___GetActivityRequest: _TypeAlias = GetActivityRequest  # noqa: Y015
 
 @_typing.final
+class DiagnoseRequest(_message.Message):
+    """Request of Diagnose."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiagnoseRequest: _TypeAlias = DiagnoseRequest  # noqa: Y015
+
+@_typing.final
 class RebalanceRequest(_message.Message):
     """Request of Rebalance."""
 

@@ -5,6 +5,7 @@ import warnings
 
 from shardwheel.v1 import activity_pb2 as shardwheel_dot_v1_dot_activity__pb2
 from shardwheel.v1 import admin_service_pb2 as shardwheel_dot_v1_dot_admin__service__pb2
+from shardwheel.v1 import diagnosis_pb2 as shardwheel_dot_v1_dot_diagnosis__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -49,6 +50,11 @@ class AdminServiceStub:
                 '/shardwheel.v1.AdminService/GetActivity',
                 request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.GetActivityRequest.SerializeToString,
                 response_deserializer=shardwheel_dot_v1_dot_activity__pb2.Activity.FromString,
+                _registered_method=True)
+        self.Diagnose = channel.unary_unary(
+                '/shardwheel.v1.AdminService/Diagnose',
+                request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.DiagnoseRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_diagnosis__pb2.Diagnosis.FromString,
                 _registered_method=True)
         self.Rebalance = channel.unary_unary(
                 '/shardwheel.v1.AdminService/Rebalance',
@@ -134,6 +140,13 @@ class AdminServiceServicer:
 
     def GetActivity(self, request, context):
         """What all nodes together did in the last quarter of an hour: attempts started and ended, and how late they started.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Diagnose(self, request, context):
+        """Looks for what is wrong: in the database, the cluster, its settings. Takes some seconds on a large database.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -243,6 +256,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetActivity,
                     request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.GetActivityRequest.FromString,
                     response_serializer=shardwheel_dot_v1_dot_activity__pb2.Activity.SerializeToString,
+            ),
+            'Diagnose': grpc.unary_unary_rpc_method_handler(
+                    servicer.Diagnose,
+                    request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.DiagnoseRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_diagnosis__pb2.Diagnosis.SerializeToString,
             ),
             'Rebalance': grpc.unary_unary_rpc_method_handler(
                     servicer.Rebalance,
@@ -369,6 +387,33 @@ class AdminService:
             '/shardwheel.v1.AdminService/GetActivity',
             shardwheel_dot_v1_dot_admin__service__pb2.GetActivityRequest.SerializeToString,
             shardwheel_dot_v1_dot_activity__pb2.Activity.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Diagnose(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.AdminService/Diagnose',
+            shardwheel_dot_v1_dot_admin__service__pb2.DiagnoseRequest.SerializeToString,
+            shardwheel_dot_v1_dot_diagnosis__pb2.Diagnosis.FromString,
             options,
             channel_credentials,
             insecure,

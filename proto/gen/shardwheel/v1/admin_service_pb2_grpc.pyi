@@ -7,6 +7,7 @@ from collections import abc as _abc
 from grpc import aio as _aio
 from shardwheel.v1 import activity_pb2 as _activity_pb2
 from shardwheel.v1 import admin_service_pb2 as _admin_service_pb2
+from shardwheel.v1 import diagnosis_pb2 as _diagnosis_pb2
 import abc as _abc_1
 
 
@@ -26,6 +27,8 @@ class AdminServiceStub:
     """State of the cluster: nodes, shards, workers, counts."""
     GetActivity: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetActivityRequest, _activity_pb2.Activity]
     """What all nodes together did in the last quarter of an hour: attempts started and ended, and how late they started."""
+    Diagnose: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.DiagnoseRequest, _diagnosis_pb2.Diagnosis]
+    """Looks for what is wrong: in the database, the cluster, its settings. Takes some seconds on a large database."""
     Rebalance: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RebalanceRequest, _admin_service_pb2.PlanChange]
     """Brings the shards into balance now, without waiting for the cluster to settle; or tells what that would move."""
     DrainNode: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.DrainNodeRequest, _admin_service_pb2.PlanChange]
@@ -78,6 +81,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_admin_service_pb2.GetActivityRequest, _abc.Awaitable[_activity_pb2.Activity]],
     ) -> _abc.Awaitable[_activity_pb2.Activity]:
         """What all nodes together did in the last quarter of an hour: attempts started and ended, and how late they started."""
+
+    @_abc_1.abstractmethod
+    def Diagnose(
+        self,
+        request: _admin_service_pb2.DiagnoseRequest,
+        context: _aio.ServicerContext[_admin_service_pb2.DiagnoseRequest, _abc.Awaitable[_diagnosis_pb2.Diagnosis]],
+    ) -> _abc.Awaitable[_diagnosis_pb2.Diagnosis]:
+        """Looks for what is wrong: in the database, the cluster, its settings. Takes some seconds on a large database."""
 
     @_abc_1.abstractmethod
     def Rebalance(
