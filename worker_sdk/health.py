@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import NamedTuple
 
 from worker_sdk.errors import ConfigurationError
@@ -62,6 +63,10 @@ class HealthServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Listen, without asking the DNS for the name of this machine, which nobody needs here."""
+        TCPServer.server_bind(self)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing on stderr about a prober that hangs up."""
