@@ -33,9 +33,10 @@ from shardwheel.v1 import diagnosis_pb2
 
 Check: TypeAlias = Callable[[], Awaitable[list[Finding]]]
 
-# Of one check.
-CHECK_S: Final = 5.0
-SAMPLE_LIFE_S: Final = 1.0
+# Of the first look: a database that does not answer it is away, and nothing else is asked of it.
+REACH_S: Final = 3.0
+# Of one check; longer than a statement may take, so that its own error is told.
+CHECK_S: Final = 8.0
 # Handlers with due jobs that are looked at: those whose oldest has waited longest.
 MAX_HANDLERS: Final = 100
 MAX_FINDINGS: Final = 500
@@ -114,7 +115,7 @@ class Doctor:
         }
 
     async def _schema(self) -> list[Finding]:
-        state = await read_cluster_state(self._database, timeout=CHECK_S)
+        state = await read_cluster_state(self._database, timeout=REACH_S)
         return list(schema_findings(state.version, VERSION, await diagnosis.invalid_indexes(self._database)))
 
     async def _settings(self) -> list[Finding]:
@@ -143,12 +144,12 @@ class Doctor:
         return list(clock_findings(self._answering.node, await diagnosis.clock_ahead_s(self._database)))
 
     async def _shards(self) -> list[Finding]:
-        load = await self._sampler.sample(SAMPLE_LIFE_S)
+        load = await self._sampler.sample(0.0)
         rows = await shards.list_shards(self._database)
         return list(cluster_findings(_cluster_facts(status_message(self._answering, rows, load))))
 
     async def _handlers(self) -> list[Finding]:
-        load = await self._sampler.sample(SAMPLE_LIFE_S)
+        load = await self._sampler.sample(0.0)
         longest = sorted(load.due, key=lambda handler_id: load.due[handler_id].oldest)[:MAX_HANDLERS]
         names = await self._sampler.handler_names(longest)
         live = await diagnosis.live_slots(self._database)
