@@ -205,7 +205,7 @@ class Node:
         self.peers = ClusterPeers(config.node, self.channels, lambda shard: self.manager.planned_owner(shard))
         self.engine = Engine(self.store, firing, self._partition_of, config.timings(), self.peers)
         self.activity_log = ActivityLog(lambda: engine_counts(self.engine), self.engine.clock.now)
-        self._activity = NodeActivity(config.node, self.activity_log, LATENESS_BOUNDS_S)
+        self._activity = NodeActivity(config.node, self.activity_log, LATENESS_BOUNDS_S, self.engine.clock.ahead)
         self._handlers_changed = asyncio.Event()
         self.engine.news.handlers_changed = self._handlers_changed.set
         self.submitter = Submitter(self.database, self._partition_of, self.engine)
@@ -300,6 +300,7 @@ class Node:
     def _admin_service(self) -> AdminService:
         node, cluster = self.config.node, self.cluster
         answering = Answering(node=node, version=metadata.version("shardwheel"), cluster=cluster)
+        activity = ClusterActivity(self._activity, self.peers, self.engine.clock.now)
         return AdminService(
             database=self.database,
             partition_of=self._partition_of,
@@ -312,13 +313,14 @@ class Node:
                 orders=ManagerOrders(lambda: self.manager),
                 leader=LeaderCall(node, cluster, self.channels),
             ),
-            activity=ClusterActivity(self._activity, self.peers, self.engine.clock.now),
+            activity=activity,
             doctor=Doctor(
                 database=self.database,
                 partitions=max(self._partition_of) + 1,
                 catalog=self.catalog,
                 clock=self.engine.clock,
                 answering=answering,
+                activity=activity,
                 sampler=self._sampler,
                 retention=self._retention(),
                 connections=self.config.hot_connections + self.config.api_connections,

@@ -27,13 +27,26 @@ class OtherNodes(Protocol):
 class NodeActivity:
     """What this node did, as a message."""
 
-    def __init__(self, node: str, log: ActivityLog, lateness_bounds: Sequence[float]) -> None:
+    def __init__(
+        self,
+        node: str,
+        log: ActivityLog,
+        lateness_bounds: Sequence[float],
+        clock_ahead: Callable[[], timedelta | None],
+    ) -> None:
         self._node = node
         self._log = log
         self._bounds = lateness_bounds
+        self._clock_ahead = clock_ahead
 
     def message(self) -> Activity:
         """Return the steps in which this node counted."""
+        ahead = self._clock_ahead()
+        about = CountingNode(
+            node=self._node,
+            since=timestamp(self._log.since),
+            clock_ahead=None if ahead is None else duration(ahead),
+        )
         return Activity(
             step=duration(STEP),
             steps=[
@@ -49,7 +62,7 @@ class NodeActivity:
                 for step in self._log.steps()
             ],
             lateness_bounds=self._bounds,
-            nodes=[CountingNode(node=self._node, since=timestamp(self._log.since))],
+            nodes=[about],
         )
 
 

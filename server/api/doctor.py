@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias
 
+from server.api.activity import ClusterActivity
 from server.api.admin_status import Answering, status_message
 from server.api.convert import timestamp
 from server.domain.diagnosis import ClusterFacts, Finding, HandlerFacts, Severity, ShardFacts
-from server.domain.diagnosis_cluster import cluster_findings, handler_findings
+from server.domain.diagnosis_cluster import clock_findings, cluster_findings, handler_findings
 from server.domain.diagnosis_database import (
-    clock_findings,
     day_findings,
     due_index_findings,
     plan_findings,
@@ -61,6 +61,7 @@ class Doctor:
         catalog: Catalog,
         clock: DatabaseClock,
         answering: Answering,
+        activity: ClusterActivity,
         sampler: LoadSampler,
         retention: Retention,
         connections: int,
@@ -70,6 +71,7 @@ class Doctor:
         self._catalog = catalog
         self._clock = clock
         self._answering = answering
+        self._activity = activity
         self._sampler = sampler
         self._retention = retention
         self._connections = connections
@@ -141,7 +143,14 @@ class Doctor:
         return list(day_findings(await diagnosis.day_facts(self._database, self._retention)))
 
     async def _ahead(self) -> list[Finding]:
-        return list(clock_findings(self._answering.node, await diagnosis.clock_ahead_s(self._database)))
+        activity = await self._activity.message()
+        ahead = {
+            one.node: one.clock_ahead.ToTimedelta().total_seconds()
+            for one in activity.nodes
+            if one.HasField("clock_ahead")
+        }
+        ahead[self._answering.node] = await diagnosis.clock_ahead_s(self._database)
+        return list(clock_findings(ahead, activity.missing_nodes))
 
     async def _shards(self) -> list[Finding]:
         load = await self._sampler.sample(0.0)

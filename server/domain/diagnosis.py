@@ -140,3 +140,11 @@ class ClusterFacts:
     shards: Sequence[ShardFacts]
     shard_count: int
     paused: bool
+
+
+def span_text(seconds: float) -> str:
+    """Return a span for people, in one unit."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

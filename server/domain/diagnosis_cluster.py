@@ -1,9 +1,9 @@
 """What is wrong with the cluster and its workers: facts in, findings out."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from server.domain.diagnosis import ClusterFacts, Finding, HandlerFacts, Severity
+from server.domain.diagnosis import ClusterFacts, Finding, HandlerFacts, Severity, span_text
 
 # A shard changes its owner in less than that, unless something is wrong.
 STUCK_S: Final = 30.0
@@ -11,6 +11,8 @@ WAITED_S: Final = 60.0
 WAITED_LONG_S: Final = 600.0
 # With fewer shards for each node, one of several may have none.
 SHARDS_PER_NODE: Final = 8
+CLOCK_INFO_S: Final = 1.0
+CLOCK_WARNING_S: Final = 30.0
 
 _NODE_REMEDIES: Final = {
     "unhealthy": (Severity.WARNING, "it has no answer from the database; see its /readyz and its log"),
@@ -66,6 +68,26 @@ def _shard_findings(facts: ClusterFacts) -> Iterator[Finding]:
             severity=Severity.INFO, check="shards",
             summary="rebalancing is paused: nodes that join get no shards",
             remedy="shardctl resume-rebalance",
+        )  # fmt: skip
+
+
+def clock_findings(ahead: Mapping[str, float], silent: Iterable[str]) -> Iterator[Finding]:
+    """Judge for how many seconds the clocks of nodes are ahead of the database's; `silent` nodes did not answer."""
+    for node, seconds in sorted(ahead.items()):
+        if abs(seconds) < CLOCK_INFO_S:
+            continue
+        way = "ahead of" if seconds > 0 else "behind"
+        yield Finding(
+            severity=Severity.WARNING if abs(seconds) >= CLOCK_WARNING_S else Severity.INFO,
+            check="clock", subject=f"node {node}",
+            summary=f"its clock is {span_text(abs(seconds))} {way} the database's; jobs go by the latter, logs do not",
+            remedy="keep the clocks in step with NTP, that of the database first",
+        )  # fmt: skip
+    for node in silent:
+        yield Finding(
+            severity=Severity.WARNING, check="clock", subject=f"node {node}",
+            summary="it does not answer the node that looks",
+            remedy="see whether nodes reach each other at the addresses that they advertise, and the log of that node",
         )  # fmt: skip
 
 

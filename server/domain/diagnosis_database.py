@@ -14,6 +14,7 @@ from server.domain.diagnosis import (
     SettingFacts,
     Severity,
     TableFacts,
+    span_text,
 )
 
 OLDEST_POSTGRES: Final = 15
@@ -26,8 +27,6 @@ FROZEN_WARNING: Final = 500_000_000
 FROZEN_CRITICAL: Final = 1_500_000_000
 # Dead rows are worth a word from here on, if they are more than the live ones.
 DEAD_ROWS: Final = 20_000
-CLOCK_INFO_S: Final = 1.0
-CLOCK_WARNING_S: Final = 30.0
 # Days for which there have to be partitions beforehand; they are made four ahead.
 DAYS_AHEAD: Final = 2
 DAYS_LATE: Final = 2
@@ -127,7 +126,7 @@ def _table_findings(table: TableFacts) -> Iterator[Finding]:
             remedy=f"ALTER TABLE shardwheel_store.{table.table} RESET (autovacuum_enabled)",
         )  # fmt: skip
     if table.dead > DEAD_ROWS and table.dead > table.live:
-        when = "never" if table.vacuumed_s is None else f"{_span(table.vacuumed_s)} ago"
+        when = "never" if table.vacuumed_s is None else f"{span_text(table.vacuumed_s)} ago"
         yield Finding(
             severity=Severity.WARNING, check="autovacuum", subject=table.table,
             summary=f"{table.dead} dead rows beside {table.live} live ones; vacuumed {when}",
@@ -150,7 +149,7 @@ def transaction_findings(holders: Iterable[Holder], *, sees_sessions: bool) -> I
             yield Finding(
                 severity=Severity.CRITICAL if holder.open_s > OPEN_CRITICAL_S else Severity.WARNING,
                 check="transactions", subject=holder.what,
-                summary=f"a transaction has been open for {_span(holder.open_s)}: rows that are dead since are kept",
+                summary=f"a transaction has been open for {span_text(holder.open_s)}: rows dead since then are kept",
                 remedy="end it: ROLLBACK PREPARED" if holder.kind is HolderKind.PREPARED
                 else "end it: pg_terminate_backend(pid); give its role idle_in_transaction_session_timeout",
             )  # fmt: skip
@@ -167,18 +166,6 @@ def transaction_findings(holders: Iterable[Holder], *, sees_sessions: bool) -> I
             summary="the role of the nodes cannot see the transactions of other roles",
             remedy="as a superuser: GRANT pg_read_all_stats TO the role; it gives no access to data",
         )  # fmt: skip
-
-
-def clock_findings(node: str, ahead_s: float) -> Iterator[Finding]:
-    """Judge how far the clock of a node is ahead of the database's."""
-    if abs(ahead_s) < CLOCK_INFO_S:
-        return
-    way = "ahead of" if ahead_s > 0 else "behind"
-    yield Finding(
-        severity=Severity.WARNING if abs(ahead_s) >= CLOCK_WARNING_S else Severity.INFO, check="clock", subject=node,
-        summary=f"its clock is {_span(abs(ahead_s))} {way} the database's; jobs go by the database's, logs do not",
-        remedy="keep the clocks in step with NTP, that of the database first",
-    )  # fmt: skip
 
 
 def day_findings(tables: Iterable[DayFacts]) -> Iterator[Finding]:
@@ -206,10 +193,3 @@ def day_findings(tables: Iterable[DayFacts]) -> Iterator[Finding]:
                 summary=f"the table is not attached to {table.parent}: nobody reads or drops it",
                 remedy=f"DROP TABLE shardwheel_store.{name}, if you do not need what it holds",
             )  # fmt: skip
-
-
-def _span(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -44,6 +44,12 @@ class DatabaseClock:
         """Return the estimated time of the database, in UTC."""
         return _EPOCH + timedelta(seconds=time.monotonic() + self._offset)
 
+    def ahead(self) -> timedelta | None:
+        """Return how far the clock of this machine is ahead of the database's; None before the first observation."""
+        if self._error == float("inf"):
+            return None
+        return timedelta(seconds=time.time() - time.monotonic() - self._offset)
+
     def now_ms(self) -> int:
         """Return the estimated time of the database in whole milliseconds since 1970, rounded down."""
         return int((time.monotonic() + self._offset) * 1000)

@@ -32,6 +32,8 @@ class NodeTracing:
     """Makes the spans of one node. `handler_name` returns the name of a handler by its id."""
 
     def __init__(self, provider: "TracerProvider", node: str, handler_name: Callable[[int], str]) -> None:
+        from opentelemetry.context import Context
+        from opentelemetry.trace import SpanKind, set_span_in_context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self._provider = provider
@@ -39,6 +41,9 @@ class NodeTracing:
         self._handler_name = handler_name
         self._tracer = provider.get_tracer(_NAME)
         self._propagator = TraceContextTextMapPropagator()
+        self._nothing = Context()
+        self._kinds = {"store": SpanKind.SERVER, "dispatch": SpanKind.PRODUCER}
+        self._in_context = set_span_in_context
 
     def stored(self, jobs: Sequence[tuple[NewJob, Submitted]], began_ns: int) -> None:
         """See `server.api.ports.SubmitTrace`. Only jobs of clients that trace have a span."""
@@ -77,13 +82,11 @@ class NodeTracing:
     def _start(
         self, operation: str, handler_id: int, traceparent: str | None, attributes: dict[str, Any], began_ns: int
     ) -> Any:
-        from opentelemetry.context import Context
-        from opentelemetry.trace import SpanKind
-
-        parent = self._propagator.extract({"traceparent": traceparent or ""}, Context())
+        parent = self._nothing
+        if traceparent is not None:
+            parent = self._propagator.extract({"traceparent": traceparent}, parent)
         name = f"{operation} {self._handler_name(handler_id)}"
-        kind = SpanKind.SERVER if operation == "store" else SpanKind.PRODUCER
-        return self._tracer.start_span(name, parent, kind, attributes, start_time=began_ns)
+        return self._tracer.start_span(name, parent, self._kinds[operation], attributes, start_time=began_ns)
 
     def _attributes(self, operation: str, handler_id: int, job_id: int) -> dict[str, Any]:
         return {
@@ -96,10 +99,8 @@ class NodeTracing:
         }
 
     def _context_of(self, span: Any) -> str:
-        from opentelemetry.trace import set_span_in_context
-
         carrier: dict[str, str] = {}
-        self._propagator.inject(carrier, set_span_in_context(span))
+        self._propagator.inject(carrier, self._in_context(span, self._nothing))
         return carrier["traceparent"]
 
 

@@ -175,6 +175,11 @@ class ApiNode:
         cluster = OneNode(leader)
         self.channels = PeerChannels(NODE, dict)
         answering = Answering(node=NODE, version="0.1.0", cluster=cluster)
+        activity = ClusterActivity(
+            NodeActivity(NODE, ActivityLog(Counts, _now), [], DatabaseClock().ahead),
+            ClusterPeers(NODE, self.channels, lambda shard: None),
+            _now,
+        )
         self.admin_service = AdminService(
             database=self.database,
             partition_of=PARTITION_OF,
@@ -187,17 +192,14 @@ class ApiNode:
                 orders=ManagerOrders(NoManager),
                 leader=LeaderCall(NODE, cluster, self.channels),
             ),
-            activity=ClusterActivity(
-                NodeActivity(NODE, ActivityLog(Counts, _now), []),
-                ClusterPeers(NODE, self.channels, lambda shard: None),
-                _now,
-            ),
+            activity=activity,
             doctor=Doctor(
                 database=self.database,
                 partitions=max(PARTITION_OF) + 1,
                 catalog=self.catalog,
                 clock=DatabaseClock(),
                 answering=answering,
+                activity=activity,
                 sampler=LoadSampler(self.database, max(PARTITION_OF) + 1),
                 retention=Retention(),
                 connections=8,

@@ -19,7 +19,7 @@ class Counting:
         self.now = NOON
         self.counts = Counts(lateness=(0,) * (len(bounds) + 1))
         self.log = ActivityLog(lambda: self.counts, lambda: self.now)
-        self._activity = NodeActivity(node, self.log, bounds)
+        self._activity = NodeActivity(node, self.log, bounds, lambda: timedelta(seconds=2))
 
     def tick(self, steps: float = 1) -> None:
         self.now += steps * STEP
@@ -90,6 +90,7 @@ def test_the_sum_has_every_step_and_says_whose_it_is() -> None:
     assert [one.cancelled_count for one in total.steps[-3:]] == [0, 0, 1]
     assert list(total.steps[-3].lateness_counts) == [2, 0, 2]
     assert [one.node for one in total.nodes] == ["a", "b"]
+    assert [one.clock_ahead.ToTimedelta() for one in total.nodes] == 2 * [timedelta(seconds=2)]
     assert list(total.missing_nodes) == ["c"]
     assert total.step.ToTimedelta() == timedelta(seconds=5)
 

@@ -19,9 +19,8 @@ from server.domain.diagnosis import (
     ShardFacts,
     TableFacts,
 )
-from server.domain.diagnosis_cluster import cluster_findings, handler_findings
+from server.domain.diagnosis_cluster import clock_findings, cluster_findings, handler_findings
 from server.domain.diagnosis_database import (
-    clock_findings,
     day_findings,
     due_index_findings,
     plan_findings,
@@ -58,7 +57,7 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
     assert seen(upkeep_findings(True, [TABLE])) == []
     assert seen(transaction_findings([], sees_sessions=True)) == []
     assert seen(day_findings([HISTORY])) == []
-    assert seen(clock_findings("node-a", 0.4)) == []
+    assert seen(clock_findings({"node-a": 0.4, "node-b": -0.9}, [])) == []
     assert seen(cluster_findings(CLUSTER)) == []
     assert seen(handler_findings([HANDLER])) == []
 
@@ -130,9 +129,13 @@ def test_what_keeps_dead_rows(holder: Holder, expected: list[tuple[str, str]]) -
     ("ahead_s", "expected"), [(2.0, "info"), (-2.0, "info"), (31.0, "warning"), (-4000.0, "warning")]
 )
 def test_clocks(ahead_s: float, expected: str) -> None:
-    [finding] = clock_findings("node-a", ahead_s)
-    assert (finding.severity.name.lower(), finding.subject) == (expected, "node-a")
+    [finding] = clock_findings({"node-a": ahead_s, "node-b": 0.0}, [])
+    assert (finding.severity.name.lower(), finding.subject) == (expected, "node node-a")
     assert ("ahead of" in finding.summary) == (ahead_s > 0)
+
+
+def test_nodes_that_do_not_answer_each_other() -> None:
+    assert seen(clock_findings({"node-a": 0.0}, ["node-b"])) == [("warning", "node node-b")]
 
 
 def test_days_that_are_missing_left_over_or_loose() -> None:

@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cshardwheel/v1/activity.proto\x12\rshardwheel.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbb\x01\n\x08\x41\x63tivity\x12\'\n\x04step\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x05steps\x18\x02 \x03(\x0b\x32\x1b.shardwheel.v1.ActivityStep\x12\x17\n\x0flateness_bounds\x18\x03 \x03(\x01\x12*\n\x05nodes\x18\x04 \x03(\x0b\x32\x1b.shardwheel.v1.CountingNode\x12\x15\n\rmissing_nodes\x18\x05 \x03(\t\"\xcb\x01\n\x0c\x41\x63tivityStep\x12,\n\x08\x62\x65gun_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rstarted_count\x18\x02 \x01(\x03\x12\x17\n\x0f\x63ompleted_count\x18\x03 \x01(\x03\x12\x14\n\x0c\x66\x61iled_count\x18\x04 \x01(\x03\x12\x17\n\x0f\x63\x61ncelled_count\x18\x05 \x01(\x03\x12\x15\n\rretried_count\x18\x06 \x01(\x03\x12\x17\n\x0flateness_counts\x18\x07 \x03(\x03\"G\n\x0c\x43ountingNode\x12\x0c\n\x04node\x18\x01 \x01(\t\x12)\n\x05since\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestampb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cshardwheel/v1/activity.proto\x12\rshardwheel.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbb\x01\n\x08\x41\x63tivity\x12\'\n\x04step\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x05steps\x18\x02 \x03(\x0b\x32\x1b.shardwheel.v1.ActivityStep\x12\x17\n\x0flateness_bounds\x18\x03 \x03(\x01\x12*\n\x05nodes\x18\x04 \x03(\x0b\x32\x1b.shardwheel.v1.CountingNode\x12\x15\n\rmissing_nodes\x18\x05 \x03(\t\"\xcb\x01\n\x0c\x41\x63tivityStep\x12,\n\x08\x62\x65gun_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rstarted_count\x18\x02 \x01(\x03\x12\x17\n\x0f\x63ompleted_count\x18\x03 \x01(\x03\x12\x14\n\x0c\x66\x61iled_count\x18\x04 \x01(\x03\x12\x17\n\x0f\x63\x61ncelled_count\x18\x05 \x01(\x03\x12\x15\n\rretried_count\x18\x06 \x01(\x03\x12\x17\n\x0flateness_counts\x18\x07 \x03(\x03\"w\n\x0c\x43ountingNode\x12\x0c\n\x04node\x18\x01 \x01(\t\x12)\n\x05since\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\x0b\x63lock_ahead\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Durationb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,5 +38,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ACTIVITYSTEP']._serialized_start=303
   _globals['_ACTIVITYSTEP']._serialized_end=506
   _globals['_COUNTINGNODE']._serialized_start=508
-  _globals['_COUNTINGNODE']._serialized_end=579
+  _globals['_COUNTINGNODE']._serialized_end=627
 # @@protoc_insertion_point(module_scope)

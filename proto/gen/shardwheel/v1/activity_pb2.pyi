@@ -130,21 +130,27 @@ class CountingNode(_message.Message):
 
     NODE_FIELD_NUMBER: _builtins.int
     SINCE_FIELD_NUMBER: _builtins.int
+    CLOCK_AHEAD_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """Name."""
     @_builtins.property
     def since(self) -> _timestamp_pb2.Timestamp:
         """Since when it counts, by the clock of the database: steps before lack what it may have done then."""
 
+    @_builtins.property
+    def clock_ahead(self) -> _duration_pb2.Duration:
+        """How far its own clock is ahead of the database's, less than 0 if it is behind; unset if it does not know."""
+
     def __init__(
         self,
         *,
         node: _builtins.str = ...,
         since: _timestamp_pb2.Timestamp | None = ...,
+        clock_ahead: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["clock_ahead", b"clock_ahead", "since", b"since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_ahead", b"clock_ahead", "node", b"node", "since", b"since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
