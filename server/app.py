@@ -27,6 +27,7 @@ from server.config import NodeConfig
 from server.coordination import check_coordinator, coordinator_place, open_coordinator
 from server.database_watch import INTERVAL_S as LOOK_EVERY_S
 from server.database_watch import DatabaseWatch
+from server.domain.policies import SERVER_DEFAULTS
 from server.engine.claimer import LATENESS_BOUNDS_S
 from server.engine.engine import Engine
 from server.engine.loops import every
@@ -58,6 +59,7 @@ from server.store.load_sampler import LoadSampler
 from server.store.migrate import check_schema
 from server.store.partitions import Retention
 from server.store.schedule_firing import FiringStore
+from server.store.submit_function import publish_settings
 from server.web.calls import Services
 from server.web.dashboard import Dashboard
 from server.web.doorkeeper import OpenDoor
@@ -134,6 +136,10 @@ class Node:
         )
         stack.push_async_callback(self.database.close)
         await patiently(database, self.database.open, waits_for)
+        publish = partial(
+            publish_settings, self.database, max_payload_bytes=config.max_payload_bytes, defaults=SERVER_DEFAULTS
+        )
+        await patiently(database, publish, waits_for)
         self.coordinator = await patiently(
             "the coordinator", partial(open_coordinator, config, self.database), waits_for
         )
