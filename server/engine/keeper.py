@@ -3,12 +3,14 @@
 Each partition gets its turn every sweep interval, staggered, so that the database sees an even trickle. A turn reads,
 and writes only if the reading says so: earliest due jobs, expired jobs, overdue attempts, parked jobs with room. Less
 often it compares the registry with the running rows, and removes old dedupe keys. A partition in which nothing is
-pending and nothing runs gets only every fourth turn: news come by nudges, and looking at nothing is not free.
+pending and nothing runs gets only every fourth turn, for looking at nothing is not free, unless a glance at all of
+them, once per round, finds that a job has come there that nobody told of: applications submit by SQL.
 """
 
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from server.engine.adoption import Adoption
@@ -74,11 +76,13 @@ class Keeper:
         backoff = Backoff()
         queue: list[int] = []
         while True:
-            if not self._asked and not queue:
-                queue = self._ownership.served_partitions()
-            asked = bool(self._asked)
-            partition = self._asked.pop() if asked else queue.pop(0) if queue else None
+            partition = None
             try:
+                if not self._asked and not queue:
+                    queue = self._ownership.served_partitions()
+                    await self._glance(queue)
+                asked = bool(self._asked)
+                partition = self._asked.pop() if asked else queue.pop(0) if queue else None
                 if partition is not None and (asked or time.monotonic() >= self._idle_until.get(partition, 0.0)):
                     await self.turn(partition)
                     backoff.reset()
@@ -90,6 +94,14 @@ class Keeper:
                 log.exception("sweep failed", extra={"partition": partition})
                 await asyncio.sleep(backoff.next_s())
             await self._pause()
+
+    async def _glance(self, served: Sequence[int]) -> None:
+        """Give idle partitions a turn in which something has come."""
+        now = time.monotonic()
+        resting = {partition for partition in served if now < self._idle_until.get(partition, 0.0)}
+        if resting:
+            # Asked of all that are served, for a statement whose text stays the same is planned once.
+            self._asked |= resting.intersection(await self._store.pending_partitions(served))
 
     async def turn(self, partition: int) -> None:
         """Look through one partition."""

@@ -28,6 +28,9 @@ class DueStore(Protocol):
     async def sweep(self, partition: int) -> list[DueJob]:
         """Return the earliest pending job of every (shard, handler, priority) of a partition."""
 
+    async def pending_partitions(self, partitions: Sequence[int]) -> list[int]:
+        """Return those of the partitions that have pending jobs, due or not."""
+
     async def peek(
         self, partition: int, pairs: Sequence[tuple[int, int, Sequence[datetime]]], limit: int
     ) -> list[DueJob]:

@@ -33,6 +33,8 @@ WITH RECURSIVE seen AS (
 SELECT priority, due_at, id, shard, handler_id FROM seen
 """)
 
+PENDING: Final = Statement(" WHERE EXISTS (SELECT FROM {jobs} x WHERE x.state = 0)")
+
 PEEK: Final = Statement("""
 SELECT q.priority, q.due_at, q.id, w.shard, w.handler_id
 FROM unnest(%s::int4[], %s::int4[]) WITH ORDINALITY AS w(shard, handler_id, ord)
@@ -100,6 +102,12 @@ SELECT me.shard, now(), (SELECT count(*) FROM ranked WHERE NOT take), up.* FROM 
 async def sweep(database: Database, partition: int) -> list[DueJob]:
     """Return the earliest pending job of every (shard, handler, priority) of a partition."""
     return [DueJob(*row) for row in await database.run(SWEEP.on(partition))]
+
+
+async def pending_partitions(database: Database, partitions: Sequence[int]) -> list[int]:
+    """Return those of the partitions that have pending jobs, due or not."""
+    looks = [b"SELECT %d" % partition + PENDING.on(partition) for partition in partitions]
+    return [row[0] for row in await database.run(b" UNION ALL ".join(looks))]
 
 
 async def peek(

@@ -41,6 +41,11 @@ class PostgresEngineStore:
         async with _translated():
             return await claim.sweep(self._database, partition)
 
+    async def pending_partitions(self, partitions: Sequence[int]) -> list[int]:
+        """See `DueStore`."""
+        async with _translated():
+            return await claim.pending_partitions(self._database, partitions)
+
     async def peek(
         self, partition: int, pairs: Sequence[tuple[int, int, Sequence[datetime]]], limit: int
     ) -> list[DueJob]:

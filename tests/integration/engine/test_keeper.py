@@ -55,3 +55,29 @@ async def test_a_job_that_nobody_told_of_is_found_in_an_idle_partition(
         [job_id] = await submit(node, "work", shard=9)
         [job] = await worker.next_jobs(1)
         assert job.job_id == job_id
+
+
+async def test_a_job_in_an_idle_partition_waits_for_one_round_at_most(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        running_node(database, tmp_path, sweep="1s") as node,
+        raw_worker(node.address, {"work": 4}) as worker,
+    ):
+        partition = node.engine.ownership.partition_of[9]
+        # Its rest lasts for several rounds from here on.
+        await node.engine.keeper.turn(partition)
+        glances = 0
+        look = node.store.pending_partitions
+
+        async def glance(partitions: Sequence[int]) -> list[int]:
+            nonlocal glances
+            glances += 1
+            return await look(partitions)
+
+        monkeypatch.setattr(node.engine, "jobs_added", lambda jobs: None)
+        monkeypatch.setattr(node.store, "pending_partitions", glance)
+        [job_id] = await submit(node, "work", shard=9)
+        [job] = await worker.next_jobs(1)
+        assert job.job_id == job_id
+        assert glances <= 2

@@ -35,6 +35,9 @@ class FailingOnce:
     async def sweep(self, partition: int) -> list[DueJob]:
         raise NotImplementedError
 
+    async def pending_partitions(self, partitions: Sequence[int]) -> list[int]:
+        raise NotImplementedError
+
     async def claim(
         self, partition: int, epochs: Sequence[tuple[int, int]], probes: Sequence[Probe], *, look_past: int
     ) -> ClaimResult:
