@@ -8,6 +8,7 @@ goes away, harms no other. Jobs without a key go to one shard per group, one tha
 import asyncio
 import itertools
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from server.domain.due import DueJob
 from server.domain.job import NewJob, Submitted
 from server.domain.sharding import make_id, shard_of, shard_of_id
 from server.store.database import Database
-from server.store.errors import Refused, StoreError, Unavailable, UnknownOutcome
+from server.store.errors import Locked, Refused, StoreError, Unavailable, UnknownOutcome
 from server.store.insert import IdBlock, PlacedJob, insert_jobs
 from server.store.jobs_read import stored_times
 
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 # What a row costs beside its payload, for the limits on bytes.
 ROW_BYTES: Final = 500
+# For so long after the first lock that was not given, the job behind it is looked for; each look takes a lock timeout.
+LOCKS_PATIENCE_S: Final = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,23 +179,35 @@ class Submitter:
             for one in group:
                 one.fail(Unavailable(str(error)) if away else RuntimeError(f"the group failed: {error!r}"))
 
-    async def _store(self, group: list[_Waiting], placed: list[PlacedJob]) -> None:
+    async def _store(self, group: list[_Waiting], placed: list[PlacedJob], patient_until: float = math.inf) -> None:
         try:
             results = await insert_jobs(self._database, self._partition_of, placed)
         except Refused as error:
             if len(group) == 1:
                 group[0].fail(error)
-                return
-            # Nothing is stored. Halves lead to the refused job in a few steps, and store all others.
-            middle = len(group) // 2
-            await self._store(group[:middle], placed[:middle])
-            await self._store(group[middle:], placed[middle:])
+            else:
+                await self._store_halves(group, placed, patient_until)
+        except Locked as error:
+            # One of the dedupe keys may be held by the open transaction of an application.
+            now = time.monotonic()
+            patient_until = min(patient_until, now + LOCKS_PATIENCE_S)
+            if len(group) == 1 or now >= patient_until:
+                for one in group:
+                    one.fail(Unavailable(str(error)))
+            else:
+                await self._store_halves(group, placed, patient_until)
         except UnknownOutcome as error:
             await self._settle_group(group, placed, error)
         else:
             self._tell(placed, results)
             for one, result in zip(group, results, strict=True):
                 one.succeed(result)
+
+    async def _store_halves(self, group: list[_Waiting], placed: list[PlacedJob], patient_until: float) -> None:
+        """Store a group of which nothing is stored: halves lead to the job in its way in a few steps."""
+        middle = len(group) // 2
+        await self._store(group[:middle], placed[:middle], patient_until)
+        await self._store(group[middle:], placed[middle:], patient_until)
 
     async def _settle_group(self, group: list[_Waiting], placed: list[PlacedJob], error: UnknownOutcome) -> None:
         """Find out what became of a commit that was cut off; what cannot be known fails with `OutcomeUnknown`."""

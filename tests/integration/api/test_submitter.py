@@ -2,16 +2,18 @@
 
 import asyncio
 import random
+from dataclasses import replace
 from datetime import timedelta
 
 import grpc
+import psycopg
 import pytest
 
 from server.api.errors import Exhausted
 from server.api.submitter import SubmitLimits, Submitter
-from server.domain.job import DedupeKey, NewJob
+from server.domain.job import DedupeKey, NewJob, Submitted
 from server.store.database import Database
-from server.store.errors import Refused
+from server.store.errors import Refused, Unavailable
 from shardwheel.v1 import job_service_pb2 as pb
 from shardwheel.v1.job_pb2 import JobSpec
 from tests.integration.api.node import PARTITION_OF, ApiNode, QuietEngine, refusal
@@ -50,6 +52,21 @@ async def test_jobs_gather_while_two_commits_are_under_way(node: ApiNode) -> Non
     assert len({answer.job_id for answer in answers}) == 52
     assert await commits(node) == 3
     assert len(node.engine.added) == 52
+
+
+async def test_a_key_that_an_open_transaction_holds_stops_its_own_job_only(node: ApiNode, database: str) -> None:
+    """An application has submitted by SQL and does not commit: one job of the group has the same key."""
+    handler = (await node.catalog.handler(1, "h")).handler_id
+    held = DedupeKey(key="held", ttl=timedelta(0), content_hash=b"")
+    group = [job(node, handler, number) for number in range(3)]
+    group.insert(1, replace(group[0], dedupe=held))
+    async with await psycopg.AsyncConnection.connect(database) as application:
+        await application.execute("SET idle_in_transaction_session_timeout = 0")
+        await application.execute("SELECT shardwheel.submit('h', dedupe_key => 'held')")
+        calls = (node.submitter.submit("default", one) for one in group)
+        first, refused, *others = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(refused, Unavailable)
+        assert all(isinstance(one, Submitted) for one in (first, *others))
 
 
 async def test_jobs_of_one_turn_of_the_loop_share_a_commit(node: ApiNode) -> None:
