@@ -1,6 +1,7 @@
 """The client for asyncio."""
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
@@ -15,15 +16,20 @@ from worker_sdk.bulk import Batcher, BulkUpload, OnProgress
 from worker_sdk.codec import Codec, JsonCodec
 from worker_sdk.connection import Connection
 from worker_sdk.durations import Span, as_seconds
-from worker_sdk.errors import BulkSubmitError, DeadlineExceeded, Unavailable
+from worker_sdk.errors import ApiError, BulkSubmitError, DeadlineExceeded, Unavailable
 from worker_sdk.job_conversion import instant_to_proto, job_from_proto, job_spec, state_to_proto
 from worker_sdk.jobs import BulkProgress, Job, JobState, NewJob, SubmitOptions, Submitted
 from worker_sdk.schedule_calls import ScheduleCalls
+from worker_sdk.sql_submit import AsyncpgConnection, SqlConnection, submit_in_async
 from worker_sdk.transport import Transport
 
 DEFAULT_TIMEOUT_S = 10.0
 # One WaitJob call asks for this long, well below the server's maximum of 60 s and common idle limits of proxies.
 _WAIT_SLICE_S = 20.0
+# A nudge saves a second at most.
+_NUDGE_S = 1.0
+
+_log = logging.getLogger("worker_sdk")
 
 
 class AsyncClient(ScheduleCalls):
@@ -83,6 +89,35 @@ class AsyncClient(ScheduleCalls):
             )
         return Submitted(job_id=response.job.id, created=response.created, differs=response.differs)
 
+    async def submit_in(
+        self,
+        connection: SqlConnection | AsyncpgConnection,
+        handler: str,
+        payload: object = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Submitted:
+        """Store a job in the transaction that is open on your own connection to Shardwheel's database.
+
+        The job is there if that transaction commits, with what else you write in it, and not if it does not. It is
+        found within a second of the commit, at once with a `nudge`. No node is asked. `connection` is one of psycopg's
+        asyncio or of asyncpg. Its role needs USAGE on the schema `shardwheel` and EXECUTE on its `submit_bytes`; what
+        is refused is an error of the driver, with an SQLSTATE from SW003 on.
+        """
+        return await submit_in_async(connection, *self.sql_spec(NewJob(handler=handler, payload=payload, **options)))
+
+    async def nudge(self, *job_ids: int) -> None:
+        """Have jobs looked at now, after the commit of the transaction that they were stored in.
+
+        Nothing is lost without it, nor if it fails: that is logged, not raised.
+        """
+        request = job_service_pb2.NudgeJobsRequest(namespace=self._namespace, ids=job_ids)
+        try:
+            await self._transport.unary(
+                lambda stubs: stubs.jobs.NudgeJobs, request, repeatable=False, timeout_s=_NUDGE_S
+            )
+        except ApiError as error:
+            _log.warning("jobs could not be nudged, they start within a second all the same: %s", error)
+
     async def submit_many(self, jobs: Iterable[NewJob]) -> list[Submitted]:
         """Store up to 1000 jobs, all of them or none, and return what became of each, in their order."""
         specs = [job_spec(job, self._codec, retry_safe=self._retry_submits) for job in jobs]
@@ -118,6 +153,10 @@ class AsyncClient(ScheduleCalls):
             raise await upload.abandoned(error) from error
         finally:
             await upload.close()
+
+    def sql_spec(self, job: NewJob) -> tuple[job_pb2.JobSpec, str]:
+        """Return the wire form of a job for a submit by SQL, and its namespace. Raises `PayloadError`."""
+        return job_spec(job, self._codec, retry_safe=False), self._namespace
 
     def bulk_upload(self, progress: OnProgress | None) -> tuple[BulkUpload, Batcher]:
         """Return the parts of a bulk submit, for a caller that drives it by itself."""

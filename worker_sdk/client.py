@@ -16,6 +16,7 @@ from worker_sdk.errors import BulkSubmitError
 from worker_sdk.jobs import BulkProgress, Job, JobState, NewJob, SubmitOptions, Submitted
 from worker_sdk.loop_thread import LoopThread
 from worker_sdk.schedules import EnsuredSchedule, NewSchedule, Schedule, SchedulePreview
+from worker_sdk.sql_submit import SqlConnection, submit_in
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -71,6 +72,19 @@ class Client:
     def submit(self, handler: str, payload: object = None, **options: Unpack[SubmitOptions]) -> Submitted:
         """Store a job and return once it is stored for good. The options are the fields of `NewJob`."""
         return self._call(self._client.submit(handler, payload, **options))
+
+    def submit_in(
+        self, connection: SqlConnection, handler: str, payload: object = None, **options: Unpack[SubmitOptions]
+    ) -> Submitted:
+        """Store a job in the transaction that is open on your own connection to Shardwheel's database.
+
+        `connection` is a connection or cursor of psycopg, or a cursor of Django.
+        """
+        return submit_in(connection, *self._client.sql_spec(NewJob(handler=handler, payload=payload, **options)))
+
+    def nudge(self, *job_ids: int) -> None:
+        """Have jobs looked at now, after the commit of the transaction that they were stored in."""
+        self._call(self._client.nudge(*job_ids))
 
     def start_submit(
         self, handler: str, payload: object = None, **options: Unpack[SubmitOptions]

@@ -21,6 +21,7 @@ from server.api.validation import (
     Problems,
     check_batch,
     check_id,
+    check_ids,
     check_job,
     check_namespace,
     check_note,
@@ -34,6 +35,7 @@ from server.store.database import Database
 from server.store.errors import Unavailable, UnknownOutcome
 from server.store.jobs_control import RetryVerdict, cancel, retry
 from server.store.jobs_read import JobView
+from server.store.submit_function import pending_jobs
 from shardwheel.v1 import job_service_pb2 as pb
 from shardwheel.v1.job_pb2 import Job, JobSpec
 from shardwheel.v1.job_service_pb2_grpc import JobServiceServicer
@@ -212,6 +214,19 @@ class JobService(JobServiceServicer):
         view = await self._wait(namespace, request.id, until)
         message = await self._reader.message(namespace, view.job)
         return pb.WaitJobResponse(job=message, done=view.job.state.final)
+
+    async def NudgeJobs(
+        self, request: pb.NudgeJobsRequest, context: "Context[pb.NudgeJobsRequest, pb.NudgeJobsResponse]"
+    ) -> pb.NudgeJobsResponse:
+        """Have jobs looked at now that were stored by SQL."""
+        problems = Problems()
+        name = check_namespace(problems, request.namespace)
+        check_ids(problems, "ids", request.ids)
+        problems.check()
+        namespace = await self._catalog.namespace(name)
+        jobs = await pending_jobs(self._database, namespace.namespace_id, list(set(request.ids)))
+        self._engine.jobs_added(jobs)
+        return pb.NudgeJobsResponse(pending_count=len(jobs))
 
     async def _wait(self, namespace: Namespace, job_id: int, until: float) -> JobView:
         """Return the job as soon as it is final, or as it is at `until`. A database that is away is waited for."""

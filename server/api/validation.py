@@ -24,6 +24,7 @@ from shardwheel.v1.job_pb2 import Job, JobSpec, RetryPolicy, Timeouts
 DEFAULT_NAMESPACE: Final = "default"
 
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024
+MAX_IDS: Final = 1000
 MAX_NAME_CHARS: Final = 200
 MAX_KEY_CHARS: Final = 200
 MAX_NOTE_CHARS: Final = 1000
@@ -125,6 +126,15 @@ def check_id(problems: Problems, value: int, field: str = "id") -> None:
     """Check the id of a job or schedule, which is required."""
     if not 1 <= value <= _MAX_BIGINT:
         problems.add(field, value, "has to be the id that a submit answered with, a positive number")
+
+
+def check_ids(problems: Problems, field: str, values: Sequence[int]) -> None:
+    """Check a list of ids of jobs: 1 to 1000."""
+    if not 1 <= len(values) <= MAX_IDS:
+        problems.add(field, f"{len(values)} ids", f"takes 1 to {MAX_IDS}")
+        return
+    for index, value in enumerate(values):
+        check_id(problems, value, f"{field}[{index}]")
 
 
 def check_text(problems: Problems, field: str, text: str, limit: int, *, lines: bool = False) -> None:

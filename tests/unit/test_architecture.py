@@ -14,7 +14,13 @@ TEST_LIMIT = 700
 
 # Where SQL may be run: the store, the coordinator that keeps its leases in PostgreSQL, and the one call that a handler
 # makes on a connection of its own.
-SQL_PLACES = ("server/store/", "shard_manager/postgres/", "shard_manager/postgres.py", "worker_sdk/completion.py")
+SQL_PLACES = (
+    "server/store/",
+    "shard_manager/postgres/",
+    "shard_manager/postgres.py",
+    "worker_sdk/completion.py",
+    "worker_sdk/sql_submit.py",
+)
 SQL_CALL = re.compile(r"\.(execute|executemany)\(|\bcursor\(")
 
 FORBIDDEN_NAMES = {"utils.py", "util.py", "common.py", "helpers.py", "misc.py"}

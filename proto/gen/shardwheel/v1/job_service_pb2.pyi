@@ -478,3 +478,53 @@ class WaitJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WaitJobResponse: _TypeAlias = WaitJobResponse  # noqa: Y015
+
+@_typing.final
+class NudgeJobsRequest(_message.Message):
+    """Request of NudgeJobs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace of the jobs."""
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids of the jobs, 1 to 1000."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NudgeJobsRequest: _TypeAlias = NudgeJobsRequest  # noqa: Y015
+
+@_typing.final
+class NudgeJobsResponse(_message.Message):
+    """Response of NudgeJobs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PENDING_COUNT_FIELD_NUMBER: _builtins.int
+    pending_count: _builtins.int
+    """How many of the jobs are pending."""
+    def __init__(
+        self,
+        *,
+        pending_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pending_count", b"pending_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NudgeJobsResponse: _TypeAlias = NudgeJobsResponse  # noqa: Y015

@@ -78,6 +78,11 @@ class JobServiceStub:
                 request_serializer=shardwheel_dot_v1_dot_job__service__pb2.WaitJobRequest.SerializeToString,
                 response_deserializer=shardwheel_dot_v1_dot_job__service__pb2.WaitJobResponse.FromString,
                 _registered_method=True)
+        self.NudgeJobs = channel.unary_unary(
+                '/shardwheel.v1.JobService/NudgeJobs',
+                request_serializer=shardwheel_dot_v1_dot_job__service__pb2.NudgeJobsRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_job__service__pb2.NudgeJobsResponse.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer:
@@ -144,6 +149,14 @@ class JobServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def NudgeJobs(self, request, context):
+        """Has jobs looked at now that were stored by SQL, with shardwheel.submit, instead of within a second. To be called
+        after their commit. Ids of jobs that are not pending, or not there, are passed over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -186,6 +199,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.WaitJob,
                     request_deserializer=shardwheel_dot_v1_dot_job__service__pb2.WaitJobRequest.FromString,
                     response_serializer=shardwheel_dot_v1_dot_job__service__pb2.WaitJobResponse.SerializeToString,
+            ),
+            'NudgeJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.NudgeJobs,
+                    request_deserializer=shardwheel_dot_v1_dot_job__service__pb2.NudgeJobsRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_job__service__pb2.NudgeJobsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -407,6 +425,33 @@ class JobService:
             '/shardwheel.v1.JobService/WaitJob',
             shardwheel_dot_v1_dot_job__service__pb2.WaitJobRequest.SerializeToString,
             shardwheel_dot_v1_dot_job__service__pb2.WaitJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def NudgeJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.JobService/NudgeJobs',
+            shardwheel_dot_v1_dot_job__service__pb2.NudgeJobsRequest.SerializeToString,
+            shardwheel_dot_v1_dot_job__service__pb2.NudgeJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

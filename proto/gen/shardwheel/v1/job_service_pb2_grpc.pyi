@@ -40,6 +40,10 @@ class JobServiceStub:
     """
     WaitJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.WaitJobRequest, _job_service_pb2.WaitJobResponse]
     """Returns when the job is final, or shortly before the call's deadline, or after max_wait."""
+    NudgeJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.NudgeJobsRequest, _job_service_pb2.NudgeJobsResponse]
+    """Has jobs looked at now that were stored by SQL, with shardwheel.submit, instead of within a second. To be called
+    after their commit. Ids of jobs that are not pending, or not there, are passed over.
+    """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     """Submitting, finding and steering jobs. Every error carries google.rpc.ErrorInfo (domain "shardwheel");
@@ -114,5 +118,15 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_job_service_pb2.WaitJobRequest, _abc.Awaitable[_job_service_pb2.WaitJobResponse]],
     ) -> _abc.Awaitable[_job_service_pb2.WaitJobResponse]:
         """Returns when the job is final, or shortly before the call's deadline, or after max_wait."""
+
+    @_abc_1.abstractmethod
+    def NudgeJobs(
+        self,
+        request: _job_service_pb2.NudgeJobsRequest,
+        context: _aio.ServicerContext[_job_service_pb2.NudgeJobsRequest, _abc.Awaitable[_job_service_pb2.NudgeJobsResponse]],
+    ) -> _abc.Awaitable[_job_service_pb2.NudgeJobsResponse]:
+        """Has jobs looked at now that were stored by SQL, with shardwheel.submit, instead of within a second. To be called
+        after their commit. Ids of jobs that are not pending, or not there, are passed over.
+        """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _aio.Server) -> None: ...
