@@ -1,6 +1,6 @@
 """EnsureSchedules: many definitions by name, created, changed or left alone, all or none."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -45,9 +45,13 @@ def check_ensure(
 class Ensuring:
     """Decides about the schedules of one request. `changes` has one decision for each, then the removals."""
 
-    def __init__(self, checked: Sequence[CheckedSpec], jobs: JobFactory, *, prune: bool) -> None:
+    def __init__(
+        self, checked: Sequence[CheckedSpec], jobs: JobFactory, *, prune: bool, paused: Collection[str] = ()
+    ) -> None:
+        """`paused` are the names of those that are to start paused, if they are created."""
         self._drafts: list[ScheduleDraft] = [spec.draft(jobs) for spec in checked]
         self._prune = prune
+        self._paused = frozenset(paused)
 
     @property
     def names(self) -> dict[str, int | None]:
@@ -61,7 +65,10 @@ class Ensuring:
         for index, draft in enumerate(self._drafts):
             stored = existing.get(draft.name)
             try:
-                changes.append(create(draft, now) if stored is None else redefine(stored, draft, now))
+                if stored is None:
+                    changes.append(create(draft, now, paused=draft.name in self._paused))
+                else:
+                    changes.append(redefine(stored, draft, now))
             except InvalidInput as error:
                 refused.append(InvalidInput(f"schedules[{index}].spec.{error.field}", error.value, error.reason))
         if refused:

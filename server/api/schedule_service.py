@@ -193,7 +193,8 @@ class ScheduleService(ScheduleServiceServicer):
         problems.check()
         namespace = await self._catalog.namespace(name)
         jobs = await self._jobs(namespace, checked, create_handlers=not request.dry_run)
-        ensuring = Ensuring(checked, jobs, prune=bool(request.prune_prefix))
+        paused = [named.name for named in request.schedules if named.paused]
+        ensuring = Ensuring(checked, jobs, prune=bool(request.prune_prefix), paused=paused)
         arguments = (ensuring.names, ensuring.decide)
         number, prefix = namespace.namespace_id, request.prune_prefix
         try:

@@ -1,4 +1,4 @@
-"""`shardctl schedules import`: real crontabs become schedules."""
+"""`shardctl schedules import`: real crontabs, and CronJobs of Kubernetes, become schedules."""
 
 import sys
 from dataclasses import replace
@@ -12,10 +12,10 @@ from server.domain.errors import InvalidInput
 from server.domain.zones import load_zone
 from shard_manager.shardctl.call_error import CallFailedError
 from shard_manager.shardctl.command import Cli
-from shard_manager.shardctl.ensure import EntriesRefusedError, Outcome, ensure, portions
+from shard_manager.shardctl.ensure import EntriesRefusedError, Outcome, ensure, pause_suspended, portions
 from shard_manager.shardctl.failure import RefusedInputError
 from shard_manager.shardctl.import_view import import_blocks, import_json
-from shard_manager.shardctl.importer import Defaults, Reading, Remark, find_files, read_crontabs
+from shard_manager.shardctl.importer import Defaults, Reading, Remark, find_files, read_files
 from shard_manager.shardctl.machine_zone import machine_zone
 from shard_manager.shardctl.option_types import COUNT, DURATION
 from shard_manager.shardctl.schedule_options import PolicyOptions
@@ -30,7 +30,9 @@ async def import_(
     *,
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE", help="Crontabs, directories of them, or - for stdin.", show_default=False),
+        typer.Argument(
+            metavar="FILE", help="Crontabs or manifests, directories of them, or - for stdin.", show_default=False
+        ),
     ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would change and the next firings; works offline.")
@@ -48,7 +50,10 @@ async def import_(
     time_zone: Annotated[
         str | None, typer.Option(metavar="ZONE", help="Where CRON_TZ is not set. [default: this machine's zone]")
     ] = None,
-    handler: Annotated[str, typer.Option(metavar="NAME", help="Handler that runs the commands.")] = "shell",
+    handler: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Handler of the jobs. [default: shell; kubernetes.job for CronJobs]"),
+    ] = None,
     prefix: Annotated[str, typer.Option(metavar="TEXT", help="Put before all names, for example web1/.")] = "",
     max_attempts: Annotated[
         int | None, typer.Option(**COUNT, help="Tries of each job. [default: 1, as cron's]")
@@ -56,23 +61,33 @@ async def import_(
     attempt_timeout: Annotated[timedelta | None, typer.Option(**DURATION, help="Limit of each attempt.")] = None,
     policy: PolicyOptions,
 ) -> None:
-    """Make schedules of crontabs: one for each entry, named FILE:COMMAND. A second import changes nothing.
+    """Make schedules of crontabs, one for each entry, named FILE:COMMAND, and of Kubernetes CronJobs, named
+    FILE:NAMESPACE/NAME. A second import changes nothing.
 
     The system form (with a user column) is told by path and text. Nothing is stored if an entry is bad, unless
     --skip-bad is given. @reboot entries are skipped. Jobs get the payload {"command", "stdin", "environment", "user",
     "shell"}. Where cron would run jobs of one entry side by side, the next one is skipped; --overlap allow is cron's
-    way. Names of --prune begin with the file's name: files of the same name on several machines need a --prefix each.
+    way. CronJobs keep their concurrencyPolicy, deadline and zone (UTC if they name none and --time-zone is not given);
+    a suspended one starts paused. Names of --prune begin with the file's name: files of the same name on several
+    machines need a --prefix each.
     More than 1000 entries are stored in several steps, which cannot be combined with --prune.
     """
     spec = ScheduleSpec()
-    spec.job.handler = handler
+    spec.job.handler = handler or "shell"
     spec.job.retry.max_attempts = max_attempts or 1
     if attempt_timeout is not None:
         spec.job.timeouts.attempt_timeout.FromTimedelta(attempt_timeout)
     policy.apply(spec)
     zone, zone_text = _zone(time_zone)
-    defaults = Defaults(time_zone=zone, system=system, name_prefix=prefix, spec=spec)
-    reading = read_crontabs(find_files(files, sys.stdin.buffer), defaults)
+    defaults = Defaults(
+        time_zone=zone,
+        cronjob_time_zone=time_zone,
+        cronjob_handler=handler or "kubernetes.job",
+        system=system,
+        name_prefix=prefix,
+        spec=spec,
+    )
+    reading = read_files(find_files(files, sys.stdin.buffer), defaults)
     cli.output.note(*(f"note: {printable(str(remark))}" for remark in [*reading.skipped, *reading.notes]))
     if reading.bad and not (dry_run or skip_bad):
         raise _refusal(reading.bad, dry_run)
@@ -97,7 +112,10 @@ async def _ensure(
         while True:
             parts = portions(reading, prune=prune)
             try:
-                return reading, await ensure(connection, parts, dry_run=dry_run)
+                outcome = await ensure(connection, parts, dry_run=dry_run)
+                if not dry_run:
+                    await pause_suspended(connection, reading, outcome)
+                return reading, outcome
             except EntriesRefusedError as error:
                 reading = _without(reading, error)
                 if prune or not (skip_bad or dry_run):

@@ -9,7 +9,11 @@ from shard_manager.shardctl.connection import Connection
 from shard_manager.shardctl.failure import RefusedInputError
 from shard_manager.shardctl.importer import Planned, Reading, Remark
 from shard_manager.shardctl.output import progress_bar
-from shardwheel.v1.schedule_service_pb2 import EnsureSchedulesRequest, EnsureSchedulesResponse
+from shardwheel.v1.schedule_service_pb2 import (
+    EnsureSchedulesRequest,
+    EnsureSchedulesResponse,
+    PauseScheduleRequest,
+)
 
 MOST_SCHEDULES = 1000
 _MOST_BYTES = 4 * 1024 * 1024 - 64 * 1024
@@ -94,6 +98,16 @@ async def ensure(connection: Connection, parts: Sequence[Portion], *, dry_run: b
     return outcome
 
 
+async def pause_suspended(connection: Connection, reading: Reading, outcome: Outcome) -> None:
+    """Pauses what is suspended in its manifest and was stored before; new schedules have started paused."""
+    for planned in reading.planned:
+        named = planned.schedule
+        if named.paused and outcome.changes.get(named.name) != EnsureSchedulesResponse.CREATED:
+            note = f"suspended in {planned.path}"
+            request = PauseScheduleRequest(namespace=connection.settings.namespace, name=named.name, note=note)
+            await connection.call(connection.schedules.PauseSchedule, request)
+
+
 async def _ensure_one(connection: Connection, part: Portion, dry_run: bool, outcome: Outcome) -> None:
     request = EnsureSchedulesRequest(
         namespace=connection.settings.namespace,
@@ -121,4 +135,4 @@ def _refused(part: Portion, error: CallRefusedError) -> Iterator[tuple[Planned, 
         if match is not None and int(match[1]) < len(part.planned):
             planned = part.planned[int(match[1])]
             text = f"{match[2] or 'schedule'}: {reason}"
-            yield planned, Remark(path=planned.path, line=planned.entry.line, text=text)
+            yield planned, Remark(path=planned.path, line=planned.line, text=text)

@@ -50,7 +50,7 @@ def _table(reading: Reading, outcome: Outcome | None, now: datetime, dry_run: bo
         change = _change(planned, outcome)
         word = _DRY_WORDS.get(change, change) if dry_run else change
         first, *later = [format_instant(firing) for firing in planned.next_firings(now)] or ["never"]
-        rows.append((word or "?", planned.schedule.name, planned.entry.expression, first))
+        rows.append((word or "?", planned.schedule.name, planned.expression, first))
         rows += [("", "", "", firing) for firing in later]
     for name in outcome.deleted if outcome else ():
         rows.append(("delete" if dry_run else "deleted", name, "", ""))
@@ -69,8 +69,8 @@ def _summary(reading: Reading, outcome: Outcome | None, dry_run: bool) -> str:
 
 
 def _zones(reading: Reading, zone_text: str) -> str:
-    zones = dict.fromkeys((planned.time_zone, planned.entry.time_zone is not None) for planned in reading.planned)
-    texts = [f"{zone} ({'CRON_TZ' if own else zone_text})" for zone, own in zones]
+    zones = dict.fromkeys((planned.time_zone, planned.zone_from) for planned in reading.planned)
+    texts = [f"{zone} ({own or zone_text})" for zone, own in zones]
     return f"time zone: {', '.join(texts)}" if texts else ""
 
 
@@ -82,17 +82,16 @@ def _change(planned: Planned, outcome: Outcome | None) -> str:
 
 
 def _planned_json(planned: Planned, outcome: Outcome | None, now: datetime) -> Json:
-    entry, spec = planned.entry, planned.schedule.spec
     return {
         "name": planned.schedule.name,
         "change": _change(planned, outcome) or None,
         "file": planned.path,
-        "line": entry.line,
-        "cron": entry.expression,
+        "line": planned.line,
+        "cron": planned.expression,
         "time_zone": planned.time_zone,
-        "handler": spec.job.handler,
-        "user": entry.user,
-        "command": entry.command,
+        "handler": planned.schedule.spec.job.handler,
+        "user": planned.user,
+        "command": planned.command,
         "next_firings": [format_instant(firing) for firing in planned.next_firings(now)],
     }
 

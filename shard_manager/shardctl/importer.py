@@ -1,11 +1,11 @@
-"""From crontab files to schedules. No server is asked here.
+"""From crontabs and manifests of CronJobs to schedules. No server is asked here.
 
-Names come from file names and commands, so that reading the same files again gives the same names whatever moved
-inside them. What an entry leaves open is filled from the `Defaults`.
+Names come from file names and commands, or the names of the CronJobs, so that reading the same files again gives the
+same names whatever moved inside them. What an entry leaves open is filled from the `Defaults`.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,10 +16,11 @@ from server.domain.crontab import TEXT_LIMIT, CrontabEntry, CrontabProblem, pars
 from server.domain.crontab_form import ignored_in_cron_d, looks_like_system_crontab
 from server.domain.schedule import CronSpec, ScheduleTiming
 from server.domain.zones import load_zone
+from shard_manager.shardctl.cronjob import CronJob, CronJobProblem, looks_like_manifests, parse_cronjobs
 from shard_manager.shardctl.failure import RefusedInputError
 from shard_manager.shardctl.payload import JSON_TYPE
 from shard_manager.shardctl.preview import coming_firings
-from shardwheel.v1.schedule_pb2 import ScheduleSpec
+from shardwheel.v1.schedule_pb2 import OVERLAP_ALLOW, OVERLAP_SKIP, ScheduleSpec
 from shardwheel.v1.schedule_service_pb2 import NamedScheduleSpec
 
 STDIN = "-"
@@ -30,8 +31,8 @@ _PREVIEWED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CrontabFile:
-    """A crontab as it was read. `path` names it in messages."""
+class ImportedFile:
+    """A file as it was read. `path` names it in messages."""
 
     path: str
     text: bytes
@@ -39,9 +40,14 @@ class CrontabFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """What holds for all entries. `system` is None if each file's form is to be found out."""
+    """What holds for all entries. `system` is None if each crontab's form is to be found out.
+
+    CronJobs have their own handler, and their own zone: UTC if it is None, for theirs is not this machine's.
+    """
 
     time_zone: str
+    cronjob_time_zone: str | None = None
+    cronjob_handler: str = "kubernetes.job"
     system: bool | None
     name_prefix: str
     spec: ScheduleSpec
@@ -49,11 +55,23 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A schedule to be stored, with the entry that it comes from."""
+    """A schedule to be stored, with the place that it comes from.
+
+    `zone_from` says where its zone comes from if that is not the default of all; `user` and `command` are those of a
+    crontab's entry.
+    """
 
     path: str
-    entry: CrontabEntry
+    line: int
     schedule: NamedScheduleSpec
+    zone_from: str = ""
+    user: str | None = None
+    command: str | None = None
+
+    @property
+    def expression(self) -> str:
+        """The cron expression as it was written."""
+        return self.schedule.spec.cron.expression
 
     @property
     def time_zone(self) -> str:
@@ -62,7 +80,7 @@ class Planned:
 
     def next_firings(self, now: datetime) -> list[datetime]:
         """The next three nominal times after `now`."""
-        cron = parse_cron(self.entry.expression, hash_key=self.schedule.name)
+        cron = parse_cron(self.expression, hash_key=self.schedule.name)
         timing = ScheduleTiming(spec=CronSpec(expression=cron, time_zone=self.time_zone))
         return coming_firings(timing, now, _PREVIEWED)
 
@@ -91,14 +109,14 @@ class Reading:
     prefixes: dict[str, str] = field(default_factory=dict)
 
 
-def find_files(paths: Iterable[str], stdin: IO[bytes]) -> Iterator[CrontabFile]:
+def find_files(paths: Iterable[str], stdin: IO[bytes]) -> Iterator[ImportedFile]:
     """The files that are named, those of a directory in the order of their names, and stdin for `-`.
 
     Raises RefusedInputError if one cannot be read.
     """
     for path in paths:
         if path == STDIN:
-            yield CrontabFile(path=STDIN, text=stdin.read(TEXT_LIMIT + 1))
+            yield ImportedFile(path=STDIN, text=stdin.read(TEXT_LIMIT + 1))
             continue
         try:
             named = Path(path)
@@ -106,12 +124,12 @@ def find_files(paths: Iterable[str], stdin: IO[bytes]) -> Iterator[CrontabFile]:
             for file in inside:
                 with file.open("rb") as opened:
                     # One byte more than the reader takes, so that it says that the file is too long.
-                    yield CrontabFile(path=str(file), text=opened.read(TEXT_LIMIT + 1))
+                    yield ImportedFile(path=str(file), text=opened.read(TEXT_LIMIT + 1))
         except OSError as error:
             raise RefusedInputError(f"error: FILE: cannot read {error.filename or path}: {error.strerror}") from None
 
 
-def read_crontabs(files: Iterable[CrontabFile], defaults: Defaults) -> Reading:
+def read_files(files: Iterable[ImportedFile], defaults: Defaults) -> Reading:
     """Reads all files, whatever is wrong with some of their lines."""
     reading = Reading()
     taken: set[str] = set()
@@ -120,40 +138,94 @@ def read_crontabs(files: Iterable[CrontabFile], defaults: Defaults) -> Reading:
             text = "cron does not read a file of this name in cron.d; rename it to import it"
             reading.skipped.append(Remark(path=file.path, line=0, text=text))
             continue
-        system = defaults.system
-        if system is None:
-            system = looks_like_system_crontab(_absolute(file.path), file.text)
         reading.prefixes[file.path] = defaults.name_prefix + _own_prefix(file.path)
-        for item in parse_crontab(
-            file.text,
-            system=system,
-            source=_source(file.path),
-            taken_names=taken,
-            validate=parse_cron,
-            validate_time_zone=load_zone,
-        ):
-            if isinstance(item, CrontabProblem):
-                reading.bad.append(Remark(path=file.path, line=item.line, text=item.reason))
-            elif item.reboot:
-                reading.skipped.append(Remark(path=file.path, line=item.line, text=" ".join(item.notes)))
-            else:
-                taken.add(item.name)
-                reading.planned.append(_plan(file.path, item, defaults))
-                reading.notes.extend(_notes(file.path, item))
+        read = _read_cronjobs if looks_like_manifests(file.path, file.text) else _read_crontab
+        read(reading, file, defaults, taken)
     return reading
 
 
+def _read_crontab(reading: Reading, file: ImportedFile, defaults: Defaults, taken: set[str]) -> None:
+    system = defaults.system
+    if system is None:
+        system = looks_like_system_crontab(_absolute(file.path), file.text)
+    for item in parse_crontab(
+        file.text,
+        system=system,
+        source=_source(file.path),
+        taken_names=taken,
+        validate=parse_cron,
+        validate_time_zone=load_zone,
+    ):
+        if isinstance(item, CrontabProblem):
+            reading.bad.append(Remark(path=file.path, line=item.line, text=item.reason))
+        elif item.reboot:
+            reading.skipped.append(Remark(path=file.path, line=item.line, text=" ".join(item.notes)))
+        else:
+            taken.add(item.name)
+            reading.planned.append(_plan(file.path, item, defaults))
+            reading.notes.extend(_notes(file.path, item))
+
+
+def _read_cronjobs(reading: Reading, file: ImportedFile, defaults: Defaults, taken: set[str]) -> None:
+    prefix = _own_prefix(file.path)
+    for item in parse_cronjobs(file.text, validate=parse_cron, validate_time_zone=load_zone):
+        if isinstance(item, CronJobProblem):
+            remarks = reading.skipped if item.foreign else reading.bad
+            remarks.append(Remark(path=file.path, line=item.line, text=item.reason))
+            continue
+        own = f"{item.namespace}/{item.name}" if item.namespace else item.name
+        if prefix + own in taken:
+            text = f"metadata.name: there is a CronJob {own!r} above already; names are unique"
+            reading.bad.append(Remark(path=file.path, line=item.line, text=text))
+        elif item.policy == "Replace" and not defaults.spec.overlap:
+            text = "spec.concurrencyPolicy: Replace is not served; write Forbid, or give --overlap"
+            reading.bad.append(Remark(path=file.path, line=item.line, text=text))
+        else:
+            taken.add(prefix + own)
+            reading.planned.append(_plan_cronjob(file.path, item, prefix + own, defaults))
+
+
 def _plan(path: str, entry: CrontabEntry, defaults: Defaults) -> Planned:
-    spec = ScheduleSpec()
-    spec.CopyFrom(defaults.spec)
+    spec = _spec(path, entry.payload(), defaults)
     spec.cron.expression = entry.expression
     spec.cron.time_zone = entry.time_zone or defaults.time_zone
-    spec.job.payload = json.dumps(entry.payload(), ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+    return Planned(
+        path=path,
+        line=entry.line,
+        schedule=NamedScheduleSpec(name=defaults.name_prefix + entry.name, spec=spec),
+        zone_from="CRON_TZ" if entry.time_zone is not None else "",
+        user=entry.user,
+        command=entry.command,
+    )
+
+
+def _plan_cronjob(path: str, item: CronJob, name: str, defaults: Defaults) -> Planned:
+    spec = _spec(path, item.payload, defaults)
+    spec.job.handler = defaults.cronjob_handler
+    spec.cron.expression = item.expression
+    zone_from = "" if defaults.cronjob_time_zone else "as in most clusters"
+    spec.cron.time_zone = item.time_zone or defaults.cronjob_time_zone or "UTC"
+    if not spec.overlap:
+        spec.overlap = OVERLAP_SKIP if item.policy == "Forbid" else OVERLAP_ALLOW
+    if item.deadline is not None and not spec.HasField("catch_up_window"):
+        spec.catch_up_window.FromTimedelta(item.deadline)
+    return Planned(
+        path=path,
+        line=item.line,
+        schedule=NamedScheduleSpec(name=defaults.name_prefix + name, spec=spec, paused=item.suspended),
+        zone_from="timeZone" if item.time_zone is not None else zone_from,
+    )
+
+
+def _spec(path: str, payload: Mapping[str, object], defaults: Defaults) -> ScheduleSpec:
+    """What the schedules of crontabs and of CronJobs have in common."""
+    spec = ScheduleSpec()
+    spec.CopyFrom(defaults.spec)
+    spec.job.payload = json.dumps(payload, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
     spec.job.content_type = JSON_TYPE
     if path != STDIN:
         spec.job.labels[FILE_LABEL] = _absolute(path)[-_LABEL_CHARS:]
-    name = defaults.name_prefix + entry.name
-    return Planned(path=path, entry=entry, schedule=NamedScheduleSpec(name=name, spec=spec))
+    return spec
 
 
 def _notes(path: str, entry: CrontabEntry) -> Iterator[Remark]:

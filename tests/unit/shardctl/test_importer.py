@@ -9,7 +9,7 @@ import pytest
 
 from shard_manager.shardctl.ensure import MOST_SCHEDULES, portions
 from shard_manager.shardctl.failure import RefusedInputError
-from shard_manager.shardctl.importer import CrontabFile, Defaults, Reading, find_files, read_crontabs
+from shard_manager.shardctl.importer import Defaults, ImportedFile, Reading, find_files, read_files
 from shardwheel.v1.schedule_pb2 import OVERLAP_ALLOW, ScheduleSpec
 
 SYSTEM = b"""# /etc/crontab
@@ -32,7 +32,7 @@ def defaults(**changed: object) -> Defaults:
 
 
 def read(text: bytes, path: str = "/etc/crontab", **changed: object) -> Reading:
-    return read_crontabs([CrontabFile(path=path, text=text)], defaults(**changed))
+    return read_files([ImportedFile(path=path, text=text)], defaults(**changed))
 
 
 def test_entries_become_schedules_with_their_payload_and_zone() -> None:
@@ -72,8 +72,8 @@ def test_names_stay_the_same_when_lines_move_and_times_change() -> None:
 
 def test_names_of_several_files_do_not_collide() -> None:
     entry = b"* * * * * true\n"
-    files = [CrontabFile(path=path, text=entry * 2) for path in ("a/jobs", "b/jobs")]
-    reading = read_crontabs(files, defaults(name_prefix="web1/"))
+    files = [ImportedFile(path=path, text=entry * 2) for path in ("a/jobs", "b/jobs")]
+    reading = read_files(files, defaults(name_prefix="web1/"))
     names = [planned.schedule.name for planned in reading.planned]
     assert names == ["web1/jobs:true", "web1/jobs:true-2", "web1/jobs:true-3", "web1/jobs:true-4"]
     assert reading.prefixes == {"a/jobs": "web1/jobs:", "b/jobs": "web1/jobs:"}
@@ -89,9 +89,9 @@ def test_bad_lines_have_their_number_field_and_reason() -> None:
 
 def test_the_form_can_be_forced() -> None:
     line = b"* * * * * root true\n"
-    assert read(line, "mine", system=True).planned[0].entry.user == "root"
-    assert read(line, "mine", system=False).planned[0].entry.command == "root true"
-    assert read(line, "/etc/cron.d/mine").planned[0].entry.user == "root"
+    assert read(line, "mine", system=True).planned[0].user == "root"
+    assert read(line, "mine", system=False).planned[0].command == "root true"
+    assert read(line, "/etc/cron.d/mine").planned[0].user == "root"
 
 
 def test_tz_moves_no_times_and_says_so() -> None:
@@ -129,7 +129,7 @@ def test_directories_and_stdin_are_read(tmp_path: Path) -> None:
     ]
     with pytest.raises(RefusedInputError, match=r"cannot read .*missing: No such file"):
         list(find_files([str(tmp_path / "missing")], io.BytesIO()))
-    stdin = read_crontabs(files[2:], defaults()).planned[0].schedule
+    stdin = read_files(files[2:], defaults()).planned[0].schedule
     assert stdin.name == "crontab:c"
     assert dict(stdin.spec.job.labels) == {}
 
@@ -153,6 +153,6 @@ def test_large_entries_are_spread_by_their_size() -> None:
 
 
 def test_pruning_compares_each_prefix_in_one_call_even_if_nothing_is_left() -> None:
-    files = [CrontabFile(path=path, text=text) for path, text in (("a", b"* * * * * true\n"), ("b", b""))]
-    parts = portions(read_crontabs(files, defaults()), prune=True)
+    files = [ImportedFile(path=path, text=text) for path, text in (("a", b"* * * * * true\n"), ("b", b""))]
+    parts = portions(read_files(files, defaults()), prune=True)
     assert [(part.prune_prefix, len(part.planned)) for part in parts] == [("a:", 1), ("b:", 0)]

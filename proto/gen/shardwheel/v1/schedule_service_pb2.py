@@ -28,7 +28,7 @@ from shardwheel.v1 import job_pb2 as shardwheel_dot_v1_dot_job__pb2
 from shardwheel.v1 import schedule_pb2 as shardwheel_dot_v1_dot_schedule__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$shardwheel/v1/schedule_service.proto\x12\rshardwheel.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17shardwheel/v1/job.proto\x1a\x1cshardwheel/v1/schedule.proto\"s\n\x15\x43reateScheduleRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12)\n\x04spec\x18\x03 \x01(\x0b\x32\x1b.shardwheel.v1.ScheduleSpec\x12\x0e\n\x06paused\x18\x04 \x01(\x08\"5\n\x12GetScheduleRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"v\n\x14ListSchedulesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x13\n\x0bname_prefix\x18\x02 \x01(\t\x12\x0f\n\x07handler\x18\x03 \x01(\t\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\"\\\n\x15ListSchedulesResponse\x12*\n\tschedules\x18\x01 \x03(\x0b\x32\x17.shardwheel.v1.Schedule\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa2\x01\n\x15UpdateScheduleRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12)\n\x04spec\x18\x03 \x01(\x0b\x32\x1b.shardwheel.v1.ScheduleSpec\x12/\n\x0bupdate_mask\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\"\x87\x01\n\x16\x45nsureSchedulesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x33\n\tschedules\x18\x02 \x03(\x0b\x32 .shardwheel.v1.NamedScheduleSpec\x12\x14\n\x0cprune_prefix\x18\x03 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x04 \x01(\x08\"L\n\x11NamedScheduleSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x04spec\x18\x02 \x01(\x0b\x32\x1b.shardwheel.v1.ScheduleSpec\"\xbb\x02\n\x17\x45nsureSchedulesResponse\x12>\n\x07results\x18\x01 \x03(\x0b\x32-.shardwheel.v1.EnsureSchedulesResponse.Result\x1a\x87\x01\n\x06Result\x12\x0c\n\x04name\x18\x01 \x01(\t\x12=\n\x06\x63hange\x18\x02 \x01(\x0e\x32-.shardwheel.v1.EnsureSchedulesResponse.Change\x12\x30\n\x0cnext_fire_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"V\n\x06\x43hange\x12\x16\n\x12\x43HANGE_UNSPECIFIED\x10\x00\x12\x0b\n\x07\x43REATED\x10\x01\x12\x0b\n\x07UPDATED\x10\x02\x12\r\n\tUNCHANGED\x10\x03\x12\x0b\n\x07\x44\x45LETED\x10\x04\"8\n\x15\x44\x65leteScheduleRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x18\n\x16\x44\x65leteScheduleResponse\"E\n\x14PauseScheduleRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04note\x18\x03 \x01(\t\"8\n\x15ResumeScheduleRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"9\n\x16TriggerScheduleRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\":\n\x17TriggerScheduleResponse\x12\x1f\n\x03job\x18\x01 \x01(\x0b\x32\x12.shardwheel.v1.Job\"}\n\x16PreviewScheduleRequest\x12)\n\x04spec\x18\x01 \x01(\x0b\x32\x1b.shardwheel.v1.ScheduleSpec\x12)\n\x05\x61\x66ter\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\"j\n\x17PreviewScheduleResponse\x12+\n\x07\x66irings\x18\x01 \x03(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\r\n\x05notes\x18\x03 \x03(\t2\xff\x06\n\x0fScheduleService\x12O\n\x0e\x43reateSchedule\x12$.shardwheel.v1.CreateScheduleRequest\x1a\x17.shardwheel.v1.Schedule\x12I\n\x0bGetSchedule\x12!.shardwheel.v1.GetScheduleRequest\x1a\x17.shardwheel.v1.Schedule\x12Z\n\rListSchedules\x12#.shardwheel.v1.ListSchedulesRequest\x1a$.shardwheel.v1.ListSchedulesResponse\x12O\n\x0eUpdateSchedule\x12$.shardwheel.v1.UpdateScheduleRequest\x1a\x17.shardwheel.v1.Schedule\x12`\n\x0f\x45nsureSchedules\x12%.shardwheel.v1.EnsureSchedulesRequest\x1a&.shardwheel.v1.EnsureSchedulesResponse\x12]\n\x0e\x44\x65leteSchedule\x12$.shardwheel.v1.DeleteScheduleRequest\x1a%.shardwheel.v1.DeleteScheduleResponse\x12M\n\rPauseSchedule\x12#.shardwheel.v1.PauseScheduleRequest\x1a\x17.shardwheel.v1.Schedule\x12O\n\x0eResumeSchedule\x12$.shardwheel.v1.ResumeScheduleRequest\x1a\x17.shardwheel.v1.Schedule\x12`\n\x0fTriggerSchedule\x12%.shardwheel.v1.TriggerScheduleRequest\x1a&.shardwheel.v1.TriggerScheduleResponse\x12`\n\x0fPreviewSchedule\x12%.shardwheel.v1.PreviewScheduleRequest\x1a&.shardwheel.v1.PreviewScheduleResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$shardwheel/v1/schedule_service.proto\x12\rshardwheel.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17shardwheel/v1/job.proto\x1a\x1cshardwheel/v1/schedule.proto\"s\n\x15\x43reateScheduleRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12)\n\x04spec\x18\x03 \x01(\x0b\x32\x1b.shardwheel.v1.ScheduleSpec\x12\x0e\n\x06paused\x18\x04 \x01(\x08\"5\n\x12GetScheduleRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"v\n\x14ListSchedulesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x13\n\x0bname_prefix\x18\x02 \x01(\t\x12\x0f\n\x07handler\x18\x03 \x01(\t\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\"\\\n\x15ListSchedulesResponse\x12*\n\tschedules\x18\x01 \x03(\x0b\x32\x17.shardwheel.v1.Schedule\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa2\x01\n\x15UpdateScheduleRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12)\n\x04spec\x18\x03 \x01(\x0b\x32\x1b.shardwheel.v1.ScheduleSpec\x12/\n\x0bupdate_mask\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\"\x87\x01\n\x16\x45nsureSchedulesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x33\n\tschedules\x18\x02 \x03(\x0b\x32 .shardwheel.v1.NamedScheduleSpec\x12\x14\n\x0cprune_prefix\x18\x03 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x04 \x01(\x08\"\\\n\x11NamedScheduleSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x04spec\x18\x02 \x01(\x0b\x32\x1b.shardwheel.v1.ScheduleSpec\x12\x0e\n\x06paused\x18\x03 \x01(\x08\"\xbb\x02\n\x17\x45nsureSchedulesResponse\x12>\n\x07results\x18\x01 \x03(\x0b\x32-.shardwheel.v1.EnsureSchedulesResponse.Result\x1a\x87\x01\n\x06Result\x12\x0c\n\x04name\x18\x01 \x01(\t\x12=\n\x06\x63hange\x18\x02 \x01(\x0e\x32-.shardwheel.v1.EnsureSchedulesResponse.Change\x12\x30\n\x0cnext_fire_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"V\n\x06\x43hange\x12\x16\n\x12\x43HANGE_UNSPECIFIED\x10\x00\x12\x0b\n\x07\x43REATED\x10\x01\x12\x0b\n\x07UPDATED\x10\x02\x12\r\n\tUNCHANGED\x10\x03\x12\x0b\n\x07\x44\x45LETED\x10\x04\"8\n\x15\x44\x65leteScheduleRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x18\n\x16\x44\x65leteScheduleResponse\"E\n\x14PauseScheduleRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04note\x18\x03 \x01(\t\"8\n\x15ResumeScheduleRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"9\n\x16TriggerScheduleRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\":\n\x17TriggerScheduleResponse\x12\x1f\n\x03job\x18\x01 \x01(\x0b\x32\x12.shardwheel.v1.Job\"}\n\x16PreviewScheduleRequest\x12)\n\x04spec\x18\x01 \x01(\x0b\x32\x1b.shardwheel.v1.ScheduleSpec\x12)\n\x05\x61\x66ter\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\"j\n\x17PreviewScheduleResponse\x12+\n\x07\x66irings\x18\x01 \x03(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\r\n\x05notes\x18\x03 \x03(\t2\xff\x06\n\x0fScheduleService\x12O\n\x0e\x43reateSchedule\x12$.shardwheel.v1.CreateScheduleRequest\x1a\x17.shardwheel.v1.Schedule\x12I\n\x0bGetSchedule\x12!.shardwheel.v1.GetScheduleRequest\x1a\x17.shardwheel.v1.Schedule\x12Z\n\rListSchedules\x12#.shardwheel.v1.ListSchedulesRequest\x1a$.shardwheel.v1.ListSchedulesResponse\x12O\n\x0eUpdateSchedule\x12$.shardwheel.v1.UpdateScheduleRequest\x1a\x17.shardwheel.v1.Schedule\x12`\n\x0f\x45nsureSchedules\x12%.shardwheel.v1.EnsureSchedulesRequest\x1a&.shardwheel.v1.EnsureSchedulesResponse\x12]\n\x0e\x44\x65leteSchedule\x12$.shardwheel.v1.DeleteScheduleRequest\x1a%.shardwheel.v1.DeleteScheduleResponse\x12M\n\rPauseSchedule\x12#.shardwheel.v1.PauseScheduleRequest\x1a\x17.shardwheel.v1.Schedule\x12O\n\x0eResumeSchedule\x12$.shardwheel.v1.ResumeScheduleRequest\x1a\x17.shardwheel.v1.Schedule\x12`\n\x0fTriggerSchedule\x12%.shardwheel.v1.TriggerScheduleRequest\x1a&.shardwheel.v1.TriggerScheduleResponse\x12`\n\x0fPreviewSchedule\x12%.shardwheel.v1.PreviewScheduleRequest\x1a&.shardwheel.v1.PreviewScheduleResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,29 +48,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENSURESCHEDULESREQUEST']._serialized_start=729
   _globals['_ENSURESCHEDULESREQUEST']._serialized_end=864
   _globals['_NAMEDSCHEDULESPEC']._serialized_start=866
-  _globals['_NAMEDSCHEDULESPEC']._serialized_end=942
-  _globals['_ENSURESCHEDULESRESPONSE']._serialized_start=945
-  _globals['_ENSURESCHEDULESRESPONSE']._serialized_end=1260
-  _globals['_ENSURESCHEDULESRESPONSE_RESULT']._serialized_start=1037
-  _globals['_ENSURESCHEDULESRESPONSE_RESULT']._serialized_end=1172
-  _globals['_ENSURESCHEDULESRESPONSE_CHANGE']._serialized_start=1174
-  _globals['_ENSURESCHEDULESRESPONSE_CHANGE']._serialized_end=1260
-  _globals['_DELETESCHEDULEREQUEST']._serialized_start=1262
-  _globals['_DELETESCHEDULEREQUEST']._serialized_end=1318
-  _globals['_DELETESCHEDULERESPONSE']._serialized_start=1320
-  _globals['_DELETESCHEDULERESPONSE']._serialized_end=1344
-  _globals['_PAUSESCHEDULEREQUEST']._serialized_start=1346
-  _globals['_PAUSESCHEDULEREQUEST']._serialized_end=1415
-  _globals['_RESUMESCHEDULEREQUEST']._serialized_start=1417
-  _globals['_RESUMESCHEDULEREQUEST']._serialized_end=1473
-  _globals['_TRIGGERSCHEDULEREQUEST']._serialized_start=1475
-  _globals['_TRIGGERSCHEDULEREQUEST']._serialized_end=1532
-  _globals['_TRIGGERSCHEDULERESPONSE']._serialized_start=1534
-  _globals['_TRIGGERSCHEDULERESPONSE']._serialized_end=1592
-  _globals['_PREVIEWSCHEDULEREQUEST']._serialized_start=1594
-  _globals['_PREVIEWSCHEDULEREQUEST']._serialized_end=1719
-  _globals['_PREVIEWSCHEDULERESPONSE']._serialized_start=1721
-  _globals['_PREVIEWSCHEDULERESPONSE']._serialized_end=1827
-  _globals['_SCHEDULESERVICE']._serialized_start=1830
-  _globals['_SCHEDULESERVICE']._serialized_end=2725
+  _globals['_NAMEDSCHEDULESPEC']._serialized_end=958
+  _globals['_ENSURESCHEDULESRESPONSE']._serialized_start=961
+  _globals['_ENSURESCHEDULESRESPONSE']._serialized_end=1276
+  _globals['_ENSURESCHEDULESRESPONSE_RESULT']._serialized_start=1053
+  _globals['_ENSURESCHEDULESRESPONSE_RESULT']._serialized_end=1188
+  _globals['_ENSURESCHEDULESRESPONSE_CHANGE']._serialized_start=1190
+  _globals['_ENSURESCHEDULESRESPONSE_CHANGE']._serialized_end=1276
+  _globals['_DELETESCHEDULEREQUEST']._serialized_start=1278
+  _globals['_DELETESCHEDULEREQUEST']._serialized_end=1334
+  _globals['_DELETESCHEDULERESPONSE']._serialized_start=1336
+  _globals['_DELETESCHEDULERESPONSE']._serialized_end=1360
+  _globals['_PAUSESCHEDULEREQUEST']._serialized_start=1362
+  _globals['_PAUSESCHEDULEREQUEST']._serialized_end=1431
+  _globals['_RESUMESCHEDULEREQUEST']._serialized_start=1433
+  _globals['_RESUMESCHEDULEREQUEST']._serialized_end=1489
+  _globals['_TRIGGERSCHEDULEREQUEST']._serialized_start=1491
+  _globals['_TRIGGERSCHEDULEREQUEST']._serialized_end=1548
+  _globals['_TRIGGERSCHEDULERESPONSE']._serialized_start=1550
+  _globals['_TRIGGERSCHEDULERESPONSE']._serialized_end=1608
+  _globals['_PREVIEWSCHEDULEREQUEST']._serialized_start=1610
+  _globals['_PREVIEWSCHEDULEREQUEST']._serialized_end=1735
+  _globals['_PREVIEWSCHEDULERESPONSE']._serialized_start=1737
+  _globals['_PREVIEWSCHEDULERESPONSE']._serialized_end=1843
+  _globals['_SCHEDULESERVICE']._serialized_start=1846
+  _globals['_SCHEDULESERVICE']._serialized_end=2741
 # @@protoc_insertion_point(module_scope)

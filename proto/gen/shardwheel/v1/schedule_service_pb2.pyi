@@ -237,8 +237,11 @@ class NamedScheduleSpec(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique name."""
+    paused: _builtins.bool
+    """Starts paused if it is created by this call; one that exists keeps its state."""
     @_builtins.property
     def spec(self) -> _schedule_pb2.ScheduleSpec:
         """Definition."""
@@ -248,10 +251,11 @@ class NamedScheduleSpec(_message.Message):
         *,
         name: _builtins.str = ...,
         spec: _schedule_pb2.ScheduleSpec | None = ...,
+        paused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "paused", b"paused", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
