@@ -1,4 +1,4 @@
-"""Runs handlers in tests of your own, without server and worker.
+"""Runs handlers in tests of your own, without server and worker; `LocalServer` is a whole server for the others.
 
 ::
 
@@ -30,6 +30,17 @@ from worker_sdk.job_conversion import instant_to_proto
 from worker_sdk.json_text import dump_json, load_json
 from worker_sdk.middleware import Middleware
 from worker_sdk.outcomes import CancelReason
+from worker_sdk.testing_server import LocalServer, ServerNotStarted
+
+__all__ = [
+    "AttemptOptions",
+    "HandlerResult",
+    "LocalServer",
+    "Outcome",
+    "ServerNotStarted",
+    "run_handler",
+    "run_handler_async",
+]
 
 MAX_RESULT_BYTES = 256 << 10
 """The server's default."""

@@ -108,6 +108,13 @@ def _dev(
     log_level: Annotated[
         str | None, typer.Option(metavar="TEXT", help="debug, info, warning or error. [default: warning]")
     ] = None,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Once it serves, write its addresses here as JSON, for programs."),
+    ] = None,
+    until_stdin_ends: Annotated[
+        bool, typer.Option("--until-stdin-ends", help="Stop when stdin ends as well, as it does with a parent process.")
+    ] = False,
 ) -> None:
     """Run one node with a PostgreSQL of its own, on this machine only: no set-up, data kept over restarts.
 
@@ -123,6 +130,8 @@ def _dev(
             postgres_port=postgres_port,
             log_format=log_format,
             log_level=log_level,
+            ready_file=ready_file,
+            until_stdin_ends=until_stdin_ends,
         )
 
 

@@ -1,15 +1,18 @@
 """`shardwheel dev`: a PostgreSQL and one node in one go, on this machine only."""
 
 import asyncio
+import json
 import logging
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from server.app import Node
 from server.cli.failure import CommandFailed
 from server.cli.next_steps import next_steps
 from server.cli.running import check_listen, explained, run_loop, run_node, say, stop_signals, unless_asked_to_stop
@@ -37,6 +40,8 @@ def dev(
     postgres_port: int | None,
     log_format: str | None,
     log_level: str | None,
+    ready_file: Path | None = None,
+    until_stdin_ends: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT. Raises `CommandFailed` or `InvalidInput` if that cannot be."""
     flags = {
@@ -58,26 +63,55 @@ def dev(
     check_listen(config.listen, flag="--port")
     if config.http_listen != OFF:
         check_listen(config.http_listen, flag="--http-port")
-    run_loop(_dev(config, postgres_port))
+    run_loop(_dev(config, postgres_port, ready_file, until_stdin_ends=until_stdin_ends))
 
 
-async def _dev(config: NodeConfig, postgres_port: int | None) -> None:
+async def _dev(
+    config: NodeConfig, postgres_port: int | None, ready_file: Path | None, *, until_stdin_ends: bool
+) -> None:
     server = EmbeddedPostgres(config.data_dir / "postgres")
     async with stop_signals() as asked:
+        if until_stdin_ends:
+            _set_at_end_of_stdin(asked)
         say(f"shardwheel {installed_version()}: starting PostgreSQL on {server.data_dir}")
         try:
             async with _postgres(server, postgres_port):
-                await _serve(replace(config, database=server.dsn), server, asked)
+                await _serve(replace(config, database=server.dsn), server, asked, ready_file)
         except EmbeddedPostgresError as error:
             raise CommandFailed(str(error)) from error
     say("stopped; the next start goes on with the same data")
 
 
-async def _serve(config: NodeConfig, server: EmbeddedPostgres, asked: asyncio.Event) -> None:
+def _set_at_end_of_stdin(asked: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        while os.read(0, 4096):
+            pass
+        loop.call_soon_threadsafe(asked.set)
+
+    # A thread that may stay behind in its read must not hold up the end of the process.
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+
+
+async def _serve(config: NodeConfig, server: EmbeddedPostgres, asked: asyncio.Event, ready_file: Path | None) -> None:
+    def started(node: Node) -> None:
+        say(next_steps(node.address, node.http.address, server))
+        if ready_file is not None:
+            _write_ready(ready_file, {"address": node.address, "http": node.http.address, "database": server.dsn})
+
     with explained(config):
         await unless_asked_to_stop(migrate(config.database), asked)
     if not asked.is_set():
-        await run_node(config, asked, started=lambda node: say(next_steps(node.address, node.http.address, server)))
+        await run_node(config, asked, started=started)
+
+
+def _write_ready(path: Path, addresses: dict[str, str]) -> None:
+    """Write the file at one moment; it holds a password, so it is for this account alone."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        json.dump(addresses, file)
+    unfinished.replace(path)
 
 
 @asynccontextmanager
