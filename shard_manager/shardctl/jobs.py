@@ -1,9 +1,12 @@
 """`shardctl jobs`: submit, look at and steer jobs."""
 
+import sys
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated
 
+import grpc
 import typer
 
 from shard_manager.shardctl.bulk import submit_file
@@ -16,6 +19,8 @@ from shard_manager.shardctl.job_view import job_blocks, job_json, jobs_table, li
 from shard_manager.shardctl.layout import Block, Line
 from shard_manager.shardctl.option_types import DURATION, INSTANT, SINCE, parse_labels
 from shard_manager.shardctl.output import Json
+from shard_manager.shardctl.selection import Selection
+from shard_manager.shardctl.text import counted
 from shard_manager.shardctl.waiting import wait_for_job
 from shardwheel.v1.job_pb2 import Job, JobSpec
 from shardwheel.v1.job_service_pb2 import (
@@ -34,6 +39,9 @@ _PAGE = 1000
 _MAYBE_STORED = "The job may be stored all the same; with a --dedupe-key the submit is safe to repeat."
 
 JobId = Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="Id of the job.", show_default=False)]
+OptionalJobId = Annotated[
+    int | None, typer.Argument(metavar="[ID]", min=1, max=2**63 - 1, help="Id of the job.", show_default=False)
+]
 
 
 class State(StrEnum):
@@ -209,16 +217,40 @@ async def wait(cli: Cli, *, job_id: JobId) -> None:
 async def cancel(
     cli: Cli,
     *,
-    job_id: JobId,
+    job_id: OptionalJobId = None,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Shown as the error of the job.")] = None,
+    selection: Selection,
 ) -> None:
-    """Cancel a job: a pending one at once, a running one by telling its worker."""
+    """Cancel a job, or all live jobs that filters select: pending ones at once, running ones by their workers."""
+    request_all = selection.request(cli.settings.namespace, job_id, [Job.PENDING, Job.RUNNING])
+    if request_all is not None:
+        await _cancel_all(cli, request_all, reason or "")
+        return
+    assert job_id is not None
     async with cli.connect() as connection:
         request = CancelJobRequest(namespace=cli.settings.namespace, id=job_id, reason=reason or "")
         job = await connection.call(connection.jobs.CancelJob, request)
     told = job.state == Job.RUNNING
     text = "runs; its worker has been told to stop" if told else f"is {state_name(job.state)}"
     cli.output.emit(job_json(job), Line(f"job {job.id} {text}"))
+
+
+async def _cancel_all(cli: Cli, selected: ListJobsRequest, reason: str) -> None:
+    counts = Counter[str]()
+    async with cli.connect() as connection:
+        jobs, _ = await _list(connection, selected, sys.maxsize)
+        for job in jobs:
+            request = CancelJobRequest(namespace=cli.settings.namespace, id=job.id, reason=reason)
+            try:
+                done = await connection.call(connection.jobs.CancelJob, request)
+            except CallFailedError as error:
+                # It has ended since it was listed.
+                if error.code is not grpc.StatusCode.FAILED_PRECONDITION:
+                    raise
+                continue
+            counts["told" if done.state == Job.RUNNING else "cancelled"] += 1
+    text = f"{counted(counts['cancelled'], 'job')} cancelled, {counted(counts['told'], 'running job')} told to stop"
+    cli.output.emit({"cancelled": counts["cancelled"], "told_to_stop": counts["told"]}, Line(text))
 
 
 @command(app, "retry")

@@ -242,6 +242,36 @@ def test_cancel_and_retry(server: ScriptedServer, shardctl: Shardctl) -> None:
     assert server.requests(RetryJobRequest) == [RetryJobRequest(namespace="default", id=ID)]
 
 
+def test_many_are_cancelled_by_filters(server: ScriptedServer, shardctl: Shardctl) -> None:
+    """Live jobs that match; one of them has ended in between."""
+    server.answer("ListJobs", ListJobsResponse(jobs=[a_job(Job.PENDING), a_job(Job.PENDING), a_job(Job.RUNNING)]))
+    ended = Refusal(grpc.StatusCode.FAILED_PRECONDITION, "it is completed already", reason="JOB_FINAL")
+    server.answer("CancelJob", a_job(Job.CANCELLED), ended, a_job(Job.RUNNING))
+    ran = shardctl("jobs", "cancel", "--handler", "mail", "--label", "team=a", "-o", "json")
+    assert ran.json == {"cancelled": 1, "told_to_stop": 1}
+    [listed] = server.requests(ListJobsRequest)
+    assert (listed.handler, dict(listed.labels), list(listed.states)) == (
+        "mail",
+        {"team": "a"},
+        [Job.PENDING, Job.RUNNING],
+    )
+
+
+def test_an_empty_filter_selects_nothing_unless_all_are_meant(server: ScriptedServer, shardctl: Shardctl) -> None:
+    nothing: list[tuple[str, ...]] = [(), ("--handler", ""), ("--reason", "typo")]
+    for arguments in nothing:
+        ran = shardctl("jobs", "cancel", *arguments)
+        assert (ran.code, "--all means every job of the namespace" in ran.stderr) == (2, True)
+    too_much: list[tuple[str, ...]] = [(str(ID), "--all"), (str(ID), "--handler", "a"), ("--handler", "a", "--all")]
+    for arguments in too_much:
+        assert shardctl("jobs", "cancel", *arguments).code == 2
+    assert server.requests(ListJobsRequest) == []
+    assert server.requests(CancelJobRequest) == []
+    server.answer("ListJobs", ListJobsResponse(jobs=[a_job(Job.PENDING)]))
+    server.answer("CancelJob", a_job(Job.CANCELLED))
+    assert shardctl("jobs", "cancel", "--all").stdout == "1 job cancelled, 0 running jobs told to stop\n"
+
+
 def test_a_wait_goes_on_until_the_job_is_final(server: ScriptedServer, shardctl: Shardctl) -> None:
     done = WaitJobResponse(job=a_job(Job.COMPLETED, result=b'{"ok": true}'), done=True)
     server.answer("WaitJob", WaitJobResponse(job=a_job(Job.RUNNING)), done)
