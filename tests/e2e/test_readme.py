@@ -1,7 +1,8 @@
 """What the README and the docs say is true: commands run, tables are those of the code, links lead on.
 
 The blocks of the README that are run stand below a comment: `<!-- file: NAME -->` shows a file of examples/quickstart,
-`<!-- run: WHAT -->` is typed into a terminal.
+`<!-- run: WHAT -->` is typed into a terminal. In all pages, blocks below `<!-- run: shell -->` and `<!-- run: sql -->`
+are run against a server.
 """
 
 import ast
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 import pytest
 import typer
 from typer.main import get_command
@@ -30,6 +32,7 @@ from shard_manager.shardctl.main import app as shardctl_app
 from tests.support.commands import environment
 from tests.support.scratch import make_folder, remove_folder
 from tests.support.waiting import wait_until
+from worker_sdk.testing import LocalServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
@@ -58,6 +61,11 @@ class Block:
     mark: str
     language: str
     text: str
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is run by itself, against any server."""
+        return self.mark in ("run: shell", "run: sql")
 
     @property
     def lines(self) -> list[str]:
@@ -221,6 +229,32 @@ def test_quick_start_does_what_it_says(folder: Path) -> None:
     assert preview.count("Z  ") == 5
     assert "email.send" in triggered
     assert re.search(r"^workers +1$", status, re.M)
+
+
+# Blocks of all pages that need nothing but a server.
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    """A server that knows what the pages take for granted: a handler, an application's role and table."""
+    with LocalServer() as server:
+        server.client().submit("email.send")
+        with psycopg.connect(server.database) as connection:
+            connection.execute("CREATE ROLE app")
+            connection.execute("CREATE TABLE public.orders (number integer, customer text)")
+        yield server
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(one.runs for one in blocks(page))], ids=title)
+def test_blocks_of_a_page_run_as_they_stand(server: LocalServer, page: Path) -> None:
+    """In their order: lines of shells, and statements as the role that owns the schema."""
+    for one in blocks(page):
+        if one.mark == "run: shell":
+            for line in one.lines:
+                run(line, server.address)
+        elif one.mark == "run: sql":
+            with psycopg.connect(server.database, autocommit=True) as connection:
+                connection.execute(one.text.encode())
 
 
 # Commands, code and links of all pages.
