@@ -1,20 +1,24 @@
-"""How the clients of each language are fetched, built and started."""
+"""How the clients of each language are fetched, built and started: as their README says."""
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 CHOICE_VARIABLE: Final = "SHARDWHEEL_CI_LANGUAGES"
-FOLDER: Final = Path(__file__).resolve().parents[2] / "examples" / "clients"
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+CLIENTS: Final = REPOSITORY / "examples" / "clients"
 _TIMEOUT_S: Final = 300.0
 # Programs of a few seconds are not worth compiling with care, nor threads that collect garbage side by side.
-_JVM_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 Command = Sequence[str]
 
@@ -23,92 +27,80 @@ class BuildFailed(Exception):
     """A command has failed; the text has its output."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Language:
-    """A language, and its programs in `examples/clients`."""
+    """A language, and its programs in a folder of `examples/clients`."""
 
     name: str
+    title: str
+    """Heading of its part of the README."""
     tools: Sequence[str]
     """Programs that have to be on the machine."""
-    fetch: Sequence[Command]
-    """Commands that get what comes from package registries: if they fail, the language cannot be had here."""
-    build: Sequence[Command]
-    """Commands that make the programs, with nothing done before."""
-    worker: Command
-    submit: Command
-    schedule: Command
+    fetch: str
+    """What gets its packages from their registry: if this fails, the language cannot be had here."""
+
+    @property
+    def folder(self) -> Path:
+        """Where its commands are run."""
+        return CLIENTS / self.name
 
     @property
     def missing(self) -> list[str]:
         """The tools that are not on this machine."""
         return [tool for tool in self.tools if shutil.which(tool) is None]
 
-    def run_all(self, commands: Sequence[Command]) -> None:
-        """Run commands in the language's folder. Raises `BuildFailed`."""
-        # `buf` is in the environment of the tests. Maven does not live long enough to profit from better code.
-        path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
-        variables = {"MAVEN_OPTS": " ".join(_JVM_OPTIONS)} | os.environ | {"PATH": path}
-        for command in commands:
-            try:
-                done = subprocess.run(
-                    command, cwd=FOLDER / self.name, env=variables, stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_TIMEOUT_S, check=False,
-                )  # fmt: skip
-            except subprocess.TimeoutExpired as error:
-                raise BuildFailed(f"{' '.join(command)}: not done after {_TIMEOUT_S:g} s") from error
-            if done.returncode != 0:
-                raise BuildFailed(f"{' '.join(command)}:\n{done.stdout.decode(errors='replace')[-4000:]}")
+    @cached_property
+    def lines(self) -> list[str]:
+        """The commands of its part of the README, after the change to its folder."""
+        page = (CLIENTS / "README.md").read_text(encoding="utf-8")
+        part = page.split(f"\n## {self.title}\n")[1].split("\n## ")[0]
+        [block] = re.findall(r"^```sh\n(.*?)^```$", part, re.M | re.S)
+        first, *rest = block.splitlines()
+        assert first == f"cd examples/clients/{self.name}", f"the commands of {self.title} begin with {first!r}"
+        return rest
 
+    @property
+    def build(self) -> Sequence[str]:
+        """What makes the programs: all that comes before the worker, which is started in the background."""
+        [position] = [number for number, line in enumerate(self.lines) if line.endswith(" &")]
+        return self.lines[:position]
 
-def _node(program: str) -> Command:
-    return ["node", str(FOLDER / "node" / "dist" / f"{program}.js")]
+    @property
+    def worker(self) -> Command:
+        """What starts the worker."""
+        return self._started(self.lines[len(self.build)].removesuffix(" &"))
 
+    def program(self, name: str, *arguments: str) -> Command:
+        """Return what starts another program, with other arguments than in the README."""
+        [line] = [line for line in self.lines[len(self.build) + 1 :] if name in line.lower()]
+        program = re.match(rf".*?{name}(\.js)?(?= )", line, re.IGNORECASE)
+        assert program is not None, f"{line!r} does not show how {name} is started"
+        return self._started(f"{program[0]} {shlex.join(arguments)}")
 
-def _go(program: str) -> Command:
-    return [str(FOLDER / "go" / "bin" / program)]
+    def _started(self, line: str) -> Command:
+        """Return a command for any folder; its process becomes that of the line."""
+        return ["bash", "-c", f"cd {self.folder} && JAVA_TOOL_OPTIONS='{_JVM_OPTIONS}' exec {line}"]
 
+    def run(self, line: str) -> None:
+        """Run a command in the language's folder. Raises `BuildFailed`."""
+        # `buf` is in the environment of the tests.
+        path = os.pathsep.join([os.environ.get("PATH", ""), sysconfig.get_path("scripts")])
+        try:
+            done = subprocess.run(
+                ["bash", "-c", line], cwd=self.folder, env={"MAVEN_OPTS": _JVM_OPTIONS} | os.environ | {"PATH": path},
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_TIMEOUT_S,
+                check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise BuildFailed(f"{line}: not done after {_TIMEOUT_S:g} s") from error
+        if done.returncode != 0:
+            raise BuildFailed(f"{line}:\n{done.stdout.decode(errors='replace')[-4000:]}")
 
-def _java(program: str) -> Command:
-    target = FOLDER / "java" / "target"
-    return [
-        "java",
-        *_JVM_OPTIONS,
-        "-cp",
-        f"{target / 'classes'}{os.pathsep}{target / 'lib' / '*'}",
-        f"example.{program}",
-    ]
-
-
-_MAVEN: Final = ("mvn", "--batch-mode", "--no-transfer-progress", "--quiet")
 
 LANGUAGES: Final = (
-    Language(
-        name="node",
-        tools=("node", "npm"),
-        fetch=[["npm", "ci", "--prefer-offline"]],
-        build=[["npm", "ci", "--prefer-offline"], ["npm", "run", "--silent", "build"]],
-        worker=_node("worker"),
-        submit=_node("submit"),
-        schedule=_node("schedule"),
-    ),
-    Language(
-        name="go",
-        tools=("go",),
-        fetch=[["go", "mod", "download"]],
-        build=[["buf", "generate"], ["go", "build", "-o", "bin/", "./..."]],
-        worker=_go("worker"),
-        submit=_go("submit"),
-        schedule=_go("schedule"),
-    ),
-    Language(
-        name="java",
-        tools=("java", "javac", "mvn"),
-        fetch=[[*_MAVEN, "generate-sources"]],
-        build=[[*_MAVEN, "compile"]],
-        worker=_java("Worker"),
-        submit=_java("Submit"),
-        schedule=_java("Schedule"),
-    ),
+    Language(name="node", title="TypeScript", tools=("node", "npm"), fetch="npm ci"),
+    Language(name="go", title="Go", tools=("go",), fetch="go mod download"),
+    Language(name="java", title="Java", tools=("java", "javac", "mvn"), fetch="mvn -B -ntp -q generate-sources"),
 )
 
 
@@ -128,7 +120,7 @@ def available() -> list[str]:
         reason = f"not on this machine: {', '.join(language.missing)}" if language.missing else ""
         if not reason:
             try:
-                language.run_all(language.fetch)
+                language.run(language.fetch)
             except BuildFailed as error:
                 reason = f"packages cannot be fetched: {error}"
         if reason:

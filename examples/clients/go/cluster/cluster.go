@@ -63,7 +63,9 @@ func NewClient() (*Client, error) {
 }
 
 // Call makes a call that may be repeated, each try with the timeout.
-func (c *Client) Call(ctx context.Context, timeout time.Duration, call func(context.Context, *grpc.ClientConn) error) error {
+func (c *Client) Call(
+	ctx context.Context, timeout time.Duration, call func(context.Context, *grpc.ClientConn) error,
+) error {
 	for failures := 1; ; failures++ {
 		try, cancel := context.WithTimeout(WithToken(ctx), timeout)
 		err := call(try, c.connections[c.current%len(c.connections)])

@@ -75,7 +75,8 @@ func (w *worker) finish(one *attempt, outcome *pb.Result) {
 	w.changed()
 }
 
-// sendResults sends what is not under way: on the stream on which the attempt came, where it frees its slot, else on any.
+// sendResults sends what is not under way: on the stream on which the attempt came, where it frees its slot, else on
+// any.
 func (w *worker) sendResults() {
 	batches := map[*session][]*pb.Result{}
 	for _, one := range w.attempts {

@@ -29,7 +29,8 @@ const definition = loadSync(
     longs: String, enums: String, defaults: true, oneofs: true,
   },
 );
-export const api = (grpc.loadPackageDefinition(definition) as unknown as JobApi & ScheduleApi & WorkerApi).shardwheel.v1;
+type Api = JobApi & ScheduleApi & WorkerApi;
+export const api = (grpc.loadPackageDefinition(definition) as unknown as Api).shardwheel.v1;
 
 type Rest<Response> = [grpc.Metadata, grpc.CallOptions, grpc.requestCallback<Response>];
 

@@ -28,7 +28,9 @@ export function moveSlots(
   const shrinks = [...targets].some(([one, slots]) => Object.entries(slots).some(([name, n]) => n < before(one, name)));
   for (const [session, slots] of targets) {
     const next: Slots = {};
-    for (const [name, count] of Object.entries(slots)) next[name] = shrinks ? Math.min(count, before(session, name)) : count;
+    for (const [name, count] of Object.entries(slots)) {
+      next[name] = shrinks ? Math.min(count, before(session, name)) : count;
+    }
     if (JSON.stringify(next) !== JSON.stringify(session.credit)) session.grant(next);
   }
 }

@@ -30,7 +30,8 @@ export class Worker {
   }
 
   hello(): Hello {
-    const handlers = Object.entries(this.handlers).map(([handler, { maxConcurrency }]) => ({ handler, maxConcurrency }));
+    const named = Object.entries(this.handlers);
+    const handlers = named.map(([handler, { maxConcurrency }]) => ({ handler, maxConcurrency }));
     const report = this.report(0, () => true);
     return { worker: this.name, incarnation: this.incarnation, namespace, handlers, report, sdk: 'node-example/1' };
   }
@@ -43,7 +44,7 @@ export class Worker {
   received(session: Session, response: SessionResponse): void {
     switch (response.message) {
       case 'jobs': response.jobs!.jobs.forEach((job) => this.take(session, job)); return;
-      case 'resultAcks': response.resultAcks!.acks.forEach(({ attempt }) => this.attempts.delete(keyOf(attempt))); return;
+      case 'resultAcks': response.resultAcks!.acks.forEach((ack) => this.attempts.delete(keyOf(ack.attempt))); return;
       case 'cancels':
         for (const { attempt: ref, reason } of response.cancels!.cancels) {
           const attempt = this.attempts.get(keyOf(ref));
@@ -70,7 +71,7 @@ export class Worker {
         return this.grant();
       case 'creditAck': session.ackedSequence = Number(response.creditAck!.sequence); return this.grant();
       case 'members':
-        this.sessions.setMembers(session, new Map(response.members!.members.map(({ node, address }) => [node, address])));
+        this.sessions.setMembers(session, new Map(response.members!.members.map((one) => [one.node, one.address])));
         return;
       case 'drain': session.draining = true; return this.grant();
     }

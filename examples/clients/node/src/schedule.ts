@@ -13,7 +13,8 @@ const spec = {
 
 // Creates the schedule, or changes the one of that name; an unchanged one keeps its next firing.
 const schedules = [{ name, spec }];
-const ensured = await cluster.call<Ensured>((client, ...rest) => client.ensureSchedules({ namespace, schedules }, ...rest));
+const request = { namespace, schedules };
+const ensured = await cluster.call<Ensured>((client, ...rest) => client.ensureSchedules(request, ...rest));
 console.log(`${name} ${ensured.results[0]!.change}`);
 const preview = await cluster.call<Preview>((client, ...rest) => client.previewSchedule({ spec, count: 3 }, ...rest));
 console.log(preview.description);

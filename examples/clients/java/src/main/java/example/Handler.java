@@ -28,8 +28,8 @@ record Handler(int maxConcurrency, Body body) {
           throw new InterruptedException();
         }
         byte[] result = body.run(attempt.job.getPayload().toByteArray());
-        var completed = Completed.newBuilder().setResult(ByteString.copyFrom(result)).setContentType("application/json");
-        ended.accept(Result.newBuilder().setCompleted(completed));
+        var completed = Completed.newBuilder().setContentType("application/json");
+        ended.accept(Result.newBuilder().setCompleted(completed.setResult(ByteString.copyFrom(result))));
       } catch (Throwable error) { // whatever it is, the job has to hear of it
         ended.accept(attempt.stopped ? attempt.stoppedResult() : failed(error));
       } finally {

@@ -6,7 +6,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 
-/** The one thread in which a worker thinks; so nothing there needs a lock. What fails is printed, and the loop goes on. */
+/** The one thread in which a worker thinks: nothing there needs a lock. What fails is printed, and the loop goes on. */
 final class Loop {
   private final ScheduledExecutorService executor = Executors.newSingleThreadScheduledExecutor(Loop::daemon);
 

@@ -8,7 +8,7 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import shardwheel.v1.WorkerServiceOuterClass.*;
 
-/** What a worker does with each message, by the rules of docs/worker-protocol.md. Used in the loop, but for {@link #drain}. */
+/** What a worker does with each message, by docs/worker-protocol.md. Only {@link #drain} is for other threads. */
 final class Runner {
   private final Loop loop = new Loop();
   private final String name;
@@ -44,7 +44,8 @@ final class Runner {
   void received(Session from, SessionResponse response) {
     switch (response.getMessageCase()) {
       case JOBS -> response.getJobs().getJobsList().forEach(job -> take(from, job));
-      case RESULT_ACKS -> response.getResultAcks().getAcksList().forEach(ack -> ledger.attempts.remove(ack.getAttempt()));
+      case RESULT_ACKS -> response.getResultAcks().getAcksList()
+          .forEach(ack -> ledger.attempts.remove(ack.getAttempt()));
       case CANCELS -> response.getCancels().getCancelsList().forEach(this::cancel);
       case OWNER_HELLO -> {
         var owned = response.getOwnerHello();
@@ -84,7 +85,8 @@ final class Runner {
   void drain(double graceSeconds) throws Exception {
     loop.run(() -> {
       stopping = true;
-      ledger.busy().stream().filter(one -> !one.started).forEach(one -> stop(one, CancelReason.CANCEL_REASON_UNSPECIFIED));
+      ledger.busy().stream().filter(one -> !one.started)
+          .forEach(one -> stop(one, CancelReason.CANCEL_REASON_UNSPECIFIED));
       changed();
     });
     loop.until(graceSeconds, () -> ledger.busy().isEmpty());

@@ -12,8 +12,8 @@ final class Slots {
   private Slots() {}
 
   /**
-   * Sends the credits that should change: what is free of each handler goes to where jobs wait first. A slot moves in two
-   * steps: while a smaller credit is not acknowledged, none grows.
+   * Sends the credits that should change: what is free of each handler goes to where jobs wait first. A slot moves in
+   * two steps: while a smaller credit is not acknowledged, none grows.
    */
   static void move(
       Collection<Session> live, Map<String, Integer> limits, List<Attempt> busy, boolean stopping) {
