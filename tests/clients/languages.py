@@ -54,8 +54,9 @@ class Language:
         """The commands of its part of the README, after the change to its folder."""
         page = (CLIENTS / "README.md").read_text(encoding="utf-8")
         part = page.split(f"\n## {self.title}\n")[1].split("\n## ")[0]
-        [block] = re.findall(r"^```sh\n(.*?)^```$", part, re.M | re.S)
-        first, *rest = block.splitlines()
+        block = re.search(r"^```sh\n(.*?)^```$", part, re.M | re.S)
+        assert block is not None, f"there are no commands below {self.title}"
+        first, *rest = block[1].splitlines()
         assert first == f"cd examples/clients/{self.name}", f"the commands of {self.title} begin with {first!r}"
         return rest
 
