@@ -19,46 +19,57 @@ _BLIP_S = 3.0
 
 
 async def run(*, quick: bool) -> Report:
-    """Kill -9 of a worker with running jobs: when do they run elsewhere? Is one that is silent for 3 s left alone?"""
-    runs = 1 if quick else 5
+    """A worker with running jobs is killed, or its host vanishes: when do they run elsewhere? Is one that is silent for
+    3 s left alone? A stopped process stands for a vanished host: its connections stand, and nothing comes of them."""
+    runs, vanished = (1, 0) if quick else (5, 3)
     blip = 0
     async with bench_cluster() as cluster:
         await cluster.start(nodes=NODES)
         async with AsyncClient(cluster.addresses, timeout=30) as client:
             await _both_work(cluster, client)
-            again = [await _kill(cluster, client) for _ in range(runs)]
+            killed = [await _lose(cluster, client, signal.SIGKILL) for _ in range(runs)]
+            gone = [await _lose(cluster, client, signal.SIGSTOP) for _ in range(vanished)]
             for _ in range(runs):
                 blip += await _blip(cluster, client)
     return Report(
         scenario="cluster-worker",
-        unit="s from kill -9 of a worker until the last of its jobs runs elsewhere",
+        unit="s from the loss of a worker until the last of its jobs runs elsewhere",
         values={
-            "median of runs": statistics.median(again),
-            "worst run": max(again),
-            "limit": 6.0,
+            "kill -9, median of runs": statistics.median(killed),
+            "kill -9, worst run": max(killed),
+            "limit of that": 6.0,
+            **_vanished(gone),
             f"jobs run twice after {_BLIP_S:g} s of silence": blip,
         },
         runs=runs,
     )
 
 
-async def _kill(cluster: BenchCluster, client: AsyncClient) -> float:
+def _vanished(seconds: list[float]) -> dict[str, float]:
+    if not seconds:
+        return {}
+    median = statistics.median(seconds)
+    return {"host gone, median of runs": median, "host gone, worst run": max(seconds), "limit of a vanished host": 17.0}
+
+
+async def _lose(cluster: BenchCluster, client: AsyncClient, how: signal.Signals) -> float:
     jobs = set(await submit(client, keys_for(cluster.shards, range(cluster.shards)), runs_s=_LONG_S))
     tally, follower = _tally(cluster)
     await until(lambda: _all_started(tally, follower, jobs), 30.0, "the start of the jobs")
     hit = {job for job in jobs if tally.executions(job)[-1].worker == "worker-1"}
-    killed_at = time.time()
-    cluster.workers["worker-1"].kill()
+    lost_at = time.time()
+    cluster.workers["worker-1"].signal(how)
 
     async def all_again() -> bool:
-        return len(_claimed(await cluster.audit.entries(killed_at)) & hit) == len(hit)
+        return len(_claimed(await cluster.audit.entries(lost_at)) & hit) == len(hit)
 
     await until(all_again, 60.0, "the second claims")
-    last = max(entry.at for entry in await cluster.audit.entries(killed_at) if entry.job in hit)
+    last = max(entry.at for entry in await cluster.audit.entries(lost_at) if entry.job in hit)
+    cluster.workers["worker-1"].kill()
     cluster.workers["worker-1"].start()
     await asyncio.sleep(_LONG_S + 2.0)
     await _both_work(cluster, client)
-    return last - killed_at
+    return last - lost_at
 
 
 async def _both_work(cluster: BenchCluster, client: AsyncClient) -> None:
