@@ -21,6 +21,7 @@ RETRY: Final = RetryPolicy(max_attempts=50, initial_delay=0.1, max_delay=0.5)
 OVERRUN_TIMEOUT_S: Final = 1.0
 
 _TICK_S: Final = 0.05
+_MADE_UP_S: Final = 1.0
 _BATCH: Final = 20
 _AT_A_TIME: Final = 32
 _CALL_TIMEOUT_S: Final = 5.0
@@ -112,6 +113,7 @@ class Submitters:
     async def run(self) -> None:
         """Send the whole load, and return when every submit has its answer or was given up."""
         began, due, calls = time.monotonic(), 0.0, 0
+        counted_at = began
         until = time.time() + self.load.seconds
         # One that repeats by itself, inside its time, what does no more when it is sent twice; the rest it does not.
         async with (
@@ -119,8 +121,9 @@ class Submitters:
             asyncio.TaskGroup() as group,
         ):
             while (elapsed := time.monotonic() - began) < self.load.seconds:
-                # What could not be sent in an outage is not made up for.
-                due = min(due + self.load.rate * _TICK_S, 2 * _BATCH)
+                # What could not be sent in an outage is not made up for; a short delay is.
+                due = min(due + self.load.rate * (began + elapsed - counted_at), self.load.rate * _MADE_UP_S)
+                counted_at = began + elapsed
                 while due >= 1:
                     calls += 1
                     size = 1 if calls % 4 else _BATCH
