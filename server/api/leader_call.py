@@ -1,10 +1,11 @@
 """Carries out an order here if this node leads, else at the leader: one hop, never two.
 
 While leadership changes hands, or the leader does not answer, the order is tried again for a while: every order may be
-repeated. The deadline of the call is kept all the way.
+repeated, and one leader answers all tries of an order alike. The deadline of the call is kept all the way.
 """
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias, TypeVar, cast
@@ -16,12 +17,15 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from server.api.errors import NotLeading, Relayed
+from server.api.order_memory import OrderMemory
 from server.api.ports import ClusterView
 from server.peers.channels import PeerChannels, UnknownPeer
 from shardwheel.v1.admin_service_pb2_grpc import AdminServiceStub
 
 # Names the node that forwarded a call, which is not forwarded again.
 FORWARDED_BY: Final = "shardwheel-forwarded-by"
+# Tells the tries of one order from those of others.
+ORDER_NUMBER: Final = "shardwheel-order-number"
 _PASSED_ON: Final = ("authorization", "traceparent")
 
 # Of a call without a deadline.
@@ -31,6 +35,8 @@ PATIENCE_S: Final = 5.0
 PAUSE_S: Final = 0.1
 # Of one attempt: a leader that hangs is replaced within the patience, if its session is short.
 ATTEMPT_S: Final = 3.0
+# Of an order that is being carried out, whether or not somebody still waits for it.
+_LIMIT_S: Final = 60.0
 # Left for the answer to travel, so that the caller learns the reason and not only that its time is over.
 _SLACK_S: Final = 0.2
 
@@ -47,6 +53,7 @@ class LeaderCall:
         self._node = node
         self._cluster = cluster
         self._peers = peers
+        self._memory = OrderMemory(_LIMIT_S)
 
     @property
     def leader(self) -> str:
@@ -73,13 +80,15 @@ class LeaderCall:
         patient_until_s = min(end_s, time.monotonic() + PATIENCE_S)
         metadata = [(str(key), value) for key, value in context.invocation_metadata() or ()]
         forwarded = any(key == FORWARDED_BY for key, _ in metadata)
+        number = next((str(value) for key, value in metadata if key == ORDER_NUMBER), secrets.token_hex(8))
         passed_on = [(key, str(value)) for key, value in metadata if key in _PASSED_ON]
+        passed_on.append((ORDER_NUMBER, number))
         while True:
             try:
                 leader = self._cluster.leader()
                 leader = "" if leader == deposed else leader
                 if leader == self._node:
-                    return await _within(end_s, local())
+                    return await _within(end_s, self._memory.once(number, local))
                 if forwarded or not leader:
                     raise self._nobody(leader)
                 return await self._at(leader, method, request, end_s, passed_on)
