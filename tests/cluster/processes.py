@@ -2,18 +2,13 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
-
-import psutil
 
 from server.demo.process import DemoProcess
 from tests.cluster.journal import Journal
+from tests.support.stopping import stop_process
 from tests.support.waiting import eventually
-
-_STOP_TIMEOUT_S: Final = 5.0
 
 
 class ClusterProcess(DemoProcess):
@@ -100,11 +95,7 @@ class ClusterProcess(DemoProcess):
         """Stop it (SIGSTOP) and return its process id, once it has really stopped."""
         pid = self.pid
         self._note("paused")
-        os.kill(pid, signal.SIGSTOP)
-        deadline = time.monotonic() + _STOP_TIMEOUT_S
-        while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
-            assert time.monotonic() < deadline, f"{self.name} does not stop"
-            time.sleep(0.001)
+        stop_process(pid)
         return pid
 
     def resume(self, pid: int) -> None:

@@ -17,6 +17,7 @@ from server.embedded import EmbeddedPostgres, EmbeddedPostgresError, PostgresIns
 from server.embedded.remains import server_processes
 from tests.support.postgres import PostgresServer, default_installation, installations
 from tests.support.scratch import make_folder
+from tests.support.stopping import stop_process
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -211,7 +212,7 @@ def test_ends_a_stopped_back_end_that_outlived_its_postmaster(folder: Path) -> N
     add_row(server.dsn)
     connection = psycopg.connect(server.dsn)
     back_end = connection.info.backend_pid
-    os.kill(back_end, signal.SIGSTOP)
+    stop_process(back_end)
     os.kill(server.pid, signal.SIGKILL)
     wait_until(lambda: not server.running, what="the end of the postmaster")
     assert alive(back_end)

@@ -15,6 +15,7 @@ from server.embedded.errors import ZookeeperMissing
 from server.embedded.zookeeper import TICK_MS, EmbeddedZookeeper, four_letter_word
 from server.embedded.zookeeper_installation import ADDRESS_VARIABLE, ZookeeperInstallation
 from tests.support.scratch import make_folder
+from tests.support.stopping import stop_process
 
 
 class ZookeeperServer(EmbeddedZookeeper):
@@ -55,7 +56,7 @@ class ZookeeperServer(EmbeddedZookeeper):
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Keep it from running, as a machine that hangs; its clock goes on."""
-        os.kill(self.pid, signal.SIGSTOP)
+        stop_process(self.pid)
         try:
             yield
         finally:

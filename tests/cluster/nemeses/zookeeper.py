@@ -22,6 +22,7 @@ from tests.cluster.nemeses.base import (
     register,
 )
 from tests.cluster.zookeeper import ZookeeperSite
+from tests.support.stopping import stop_process
 from tests.support.zookeeper import ZookeeperServer
 
 _ONE: Final = frozenset({Need.ZOOKEEPER})
@@ -79,7 +80,7 @@ async def _hang(cluster: Cluster, blow: Blow) -> AsyncIterator[Sequence[str]]:
         victims = site.servers if site is not None else []
         try:
             for victim in victims:
-                os.kill(victim.pid, signal.SIGSTOP)
+                stop_process(victim.pid)
             yield _names(victims)
         finally:
             for victim in victims:

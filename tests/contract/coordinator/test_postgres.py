@@ -20,6 +20,7 @@ from shard_manager.errors import (
 )
 from shard_manager.postgres import PostgresCoordinator, schema_sql
 from tests.contract.coordinator.benches import PostgresBench
+from tests.support.stopping import stop_process
 from tests.support.waiting import eventually
 
 TTL = timedelta(seconds=10)
@@ -118,7 +119,7 @@ async def test_a_frozen_server_process_holds_no_call_beyond_its_deadline(postgre
     )
     (pid,) = rows[0]
     assert isinstance(pid, int)
-    os.kill(pid, signal.SIGSTOP)
+    stop_process(pid)
     try:
         began = time.monotonic()
         with pytest.raises(CoordinatorUnavailable):

@@ -15,6 +15,7 @@ import pytest
 from server.domain.sharding import shard_of
 from tests.support.commands import RunningCommand, running
 from tests.support.raw_worker import raw_worker
+from tests.support.stopping import stop_process
 from tests.support.waiting import eventually
 from tests.support.zookeeper import free_ports
 from worker_sdk import AsyncClient, JobState
@@ -105,7 +106,7 @@ async def test_an_owner_that_stands_still_slows_no_submit_down(database: str, tm
                 return figures
 
             before = await submits_ms(40)
-            nodes.processes[1].process.send_signal(signal.SIGSTOP)
+            stop_process(nodes.processes[1].process.pid)
             try:
                 during = await submits_ms(40)
                 waiting = await client.submit("h", concurrency_key=next(keys))

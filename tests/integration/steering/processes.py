@@ -11,6 +11,7 @@ import orjson
 
 from tests.integration.steering.admin import admin_at, settled
 from tests.support.commands import RunningCommand, running
+from tests.support.stopping import stop_process
 from tests.support.zookeeper import free_ports
 
 TTL_S = 6.0
@@ -29,7 +30,7 @@ class Trio:
 
     def freeze(self, name: str) -> None:
         """Stop a node in its tracks; it is let go at the end."""
-        self.nodes[name].process.send_signal(signal.SIGSTOP)
+        stop_process(self.nodes[name].process.pid)
 
     def thaw(self, name: str) -> None:
         """Let a frozen node go on."""

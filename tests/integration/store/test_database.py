@@ -18,6 +18,7 @@ from server.store.errors import Locked, NotApplied, Refused, Unavailable, Unknow
 from tests.integration.store.bench import Bench, bench
 from tests.support.postgres import PostgresServer
 from tests.support.postgres_sessions import list_sessions, terminate_sessions
+from tests.support.stopping import stop_process
 from tests.support.waiting import eventually
 from tests.support.zookeeper import free_ports
 
@@ -50,7 +51,7 @@ async def test_statement_whose_back_end_hangs_ends_soon_after_its_deadline(datab
     one = Database(database, hot_connections=1, api_connections=1)
     await one.open()
     [(pid,)] = await one.run("SELECT pg_backend_pid()")
-    os.kill(pid, signal.SIGSTOP)
+    stop_process(pid)
     try:
         before = time.monotonic()
         with pytest.raises(UnknownOutcome, match=r"no answer from the database within 0\.2 s"):

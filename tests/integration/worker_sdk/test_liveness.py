@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.worker_sdk.conftest import WorkerProcess, Workers
 from tests.support.scripted_server import ScriptedServer, ScriptedSession, assignment
+from tests.support.stopping import stop_process
 from tests.support.waiting import eventually
 from worker_sdk import Worker
 
@@ -106,9 +107,8 @@ async def test_a_stopped_worker_loses_its_lease(node: ScriptedServer, worker_pro
     process = await worker_process.start(node)
     session = await node.next_session()
     await session.expect("heartbeat")
-    process.send_signal(signal.SIGSTOP)
+    stop_process(process.pid)
     stopped_at = time.monotonic()
-    await eventually(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     before = heartbeats(session)
     # More than a lease: long enough for the watchdog to act if it were going to.
     await eventually(lambda: time.monotonic() - stopped_at > 1.5)
