@@ -21,7 +21,7 @@ QUICK = {
     "reset_grace": "600ms",
     "kill_grace": "700ms",
     "sweep": "300ms",
-    "session_ttl": "3s",
+    "session_ttl": "15s",
     "drain_grace": "2s",
     "hot_connections": "4",
     "api_connections": "4",
