@@ -30,14 +30,18 @@ export class Session {
   credit: Slots = {}; // as sent last
   sequence = 0;
   ackedSequence = 0;
+  private ended = false;
   private heard = Date.now();
   private beats = 0;
 
   constructor(private readonly call: ClientDuplexStream<SessionRequest, SessionResponse>) {}
 
   get retiring(): boolean { return this.draining || this.left; }
-  send(request: SessionRequest): void { if (this.open) this.call.write(request); }
-  end(): void { this.call.end(); }
+  send(request: SessionRequest): void { if (this.open && !this.ended) this.call.write(request); }
+  end(): void { // after everything that was sent
+    if (!this.ended) this.call.end();
+    this.ended = true;
+  }
   hear(): void { this.heard = Date.now(); }
   grant(credit: Slots): void {
     this.credit = credit;
