@@ -185,9 +185,8 @@ def _read(
 ) -> CronJob | CronJobProblem:
     kind = document.get("kind")
     if kind != "CronJob":
-        return CronJobProblem(
-            line=document.line("kind"), reason=f"kind {str(kind)[:60]!r} is no CronJob, skipped", foreign=True
-        )
+        shown = "a document without kind" if kind is None else f"kind {str(kind)[:60]!r}"
+        return CronJobProblem(line=document.line("kind"), reason=f"{shown} is no CronJob, skipped", foreign=True)
     try:
         return _cronjob(document, validate, validate_time_zone)
     except _Bad as error:

@@ -46,7 +46,8 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
         LocalServer(data_dir=tmp_path).start()
 
 
-def test_data_are_kept_where_a_folder_is_given_and_nothing_is_left_elsewhere(tmp_path: Path) -> None:
+@pytest.mark.soak
+def test_data_are_kept_where_a_folder_is_given(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     for turn in range(2):
         with LocalServer(data_dir=tmp_path / "kept") as server:

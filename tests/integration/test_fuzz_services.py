@@ -95,7 +95,7 @@ def wrong_answers(node: Node) -> list[tuple[str, str]]:
 
 
 @settings(
-    max_examples=examples(2000),
+    max_examples=examples(1250),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -1,6 +1,7 @@
 """`shardwheel.submit` and `shardwheel.submit_bytes`: jobs in the caller's own transaction."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -187,6 +188,25 @@ async def test_of_two_transactions_with_one_key_the_second_waits_for_the_first(s
         await second.commit()
     assert got[1] is (end == "rollback")
     assert await store.sql("SELECT id FROM jobs") == [(got[0] if end == "rollback" else held[0],)]
+
+
+async def test_a_storm_of_submits_with_one_key_makes_one_job(store: Bench) -> None:
+    """Sessions of applications submit the same at once, and some roll back."""
+    draw = random.Random(7)
+
+    async def one(end: str) -> Got | None:
+        async with await store.connect() as connection:
+            [row] = await (await connection.execute(SUBMIT.format("'h', dedupe_key => 'storm'").encode())).fetchall()
+            await asyncio.sleep(draw.uniform(0, 0.02))
+            await getattr(connection, end)()
+        return Got(*row) if end == "commit" else None
+
+    ends = ["commit"] * 20 + ["rollback"] * 8
+    draw.shuffle(ends)
+    answers = [answer for answer in await asyncio.gather(*map(one, ends)) if answer is not None]
+    [(job_id,)] = await store.sql("SELECT id FROM jobs")
+    assert {answer.job_id for answer in answers} == {job_id}
+    assert sum(answer.created for answer in answers) == 1
 
 
 async def test_times_count_from_the_call_not_from_the_beginning_of_the_transaction(store: Bench) -> None:

@@ -157,7 +157,7 @@ def test_two_of_one_name_are_refused() -> None:
     [
         b"a: &a [" + b"x, " * 200 + b"]\nb: &b [" + b"*a, " * 200 + b"]\nc: [" + b"*b, " * 200 + b"]\n",
         b"kind: &a [*a]\n",
-        b"[" * 5000,
+        b"[" * 1500,
         b"kind: CronJob\nx: !!binary aGk=\n",
         b"kind: CronJob\nx: !!python/object/apply:os.system [true]\n",
         b"kind: CronJob\nx: .nan\n",
