@@ -188,6 +188,40 @@ async def test_a_crontab_is_imported_twice_and_pruned(shardctl: Run, tmp_path: P
     assert len((await shardctl("schedules", "list", "-o", "json")).json["schedules"]) == 1
 
 
+CRONJOB = """\
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: report, namespace: sales}
+spec:
+  schedule: "0 6 * * *"
+  timeZone: Europe/Berlin
+  concurrencyPolicy: Forbid
+  suspend: %s
+  jobTemplate: {spec: {}}
+"""
+
+
+async def test_cronjobs_are_imported_and_paused_as_they_say(shardctl: Run, tmp_path: Path) -> None:
+    file, name = tmp_path / "jobs.yaml", "jobs.yaml:sales/report"
+    bad = (CRONJOB % "false").replace("report", "other").replace("Forbid", "Never")
+    file.write_text(CRONJOB % "true" + "---\n" + bad)
+    refused = await shardctl("schedules", "import", str(file))
+    assert (refused.code, f"{file}:17: spec.concurrencyPolicy: has to be" in refused.stderr) == (2, True)
+    assert (await shardctl("schedules", "list", "-o", "json")).json["schedules"] == []
+    skipped = await shardctl("schedules", "import", str(file), "--skip-bad", "-o", "json")
+    assert [(one["name"], one["change"], one["time_zone"]) for one in skipped.json["schedules"]] == [
+        (name, "created", "Europe/Berlin")
+    ]
+    assert (await shardctl("schedules", "get", name, "-o", "json")).json["paused"] is True
+    # Whom somebody has resumed is paused again as long as the manifest says so, and not resumed by one that does not.
+    for suspend, paused in (("false", False), ("true", True), ("false", True)):
+        if suspend == "false" and not paused:
+            await shardctl("schedules", "resume", name)
+        file.write_text(CRONJOB % suspend)
+        assert (await shardctl("schedules", "import", str(file))).code == 0
+        assert (await shardctl("schedules", "get", name, "-o", "json")).json["paused"] is paused
+
+
 async def test_more_than_a_thousand_entries_are_imported(shardctl: Run) -> None:
     text = "".join(f"{number % 60} {number % 24} * * * true {number}\n" for number in range(1200)).encode()
     ran = await shardctl("schedules", "import", "-", "-o", "json", stdin=text)
