@@ -7,6 +7,7 @@ from typing import Protocol
 
 from benchmarks import claim_future, idle
 from benchmarks.cluster import eight, large, membership, outage, workers
+from benchmarks.kafka import throughput as kafka
 from benchmarks.report import Report
 
 
@@ -19,6 +20,7 @@ class Scenario(Protocol):
 SCENARIOS: dict[str, Scenario] = {
     "claim-future": claim_future.run,
     "idle": idle.run,
+    "kafka": kafka.run,
     "cluster-node-kill": membership.kill,
     "cluster-node-stop": membership.stop,
     "cluster-join": membership.join,

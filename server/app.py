@@ -12,6 +12,7 @@ from server.api.activity import ClusterActivity, NodeActivity
 from server.api.admin_orders import AdminOrders
 from server.api.admin_service import AdminService
 from server.api.admin_status import Answering
+from server.api.attempt_calls import AttemptCalls
 from server.api.doctor import Doctor
 from server.api.job_service import JobService
 from server.api.leader_call import LeaderCall
@@ -43,9 +44,11 @@ from server.observe.engine_metrics import EngineCollector
 from server.observe.load_metrics import LoadMetrics
 from server.observe.loop_lag import LoopLag
 from server.observe.metrics import Metrics
+from server.observe.publish_metrics import PublishCollector
 from server.observe.tracing import NodeTracing, open_tracing
 from server.peers.channels import PeerChannels
 from server.peers.cluster_peers import ClusterPeers
+from server.publishing import Publishing, open_publisher
 from server.shard_host import EngineShardHost
 from server.startup import patiently, until_joined
 from server.store import shards, workers
@@ -145,6 +148,7 @@ class Node:
         )
 
     async def _serve(self) -> None:
+        await patiently("the database", self.publishing.load, self._waits_for)
         self.engine.start()
         await self.server.start()
         self._tasks = self._loops()
@@ -184,6 +188,8 @@ class Node:
         await self.server.set_serving(False)
         await self.manager.drain()
         await self.engine.drain(self.config.drain_grace)
+        if self._publisher is not None:
+            await self._publisher.stop(self.config.drain_grace.total_seconds())
         await self.engine.stop()
         await self.server.stop(STOP_GRACE_S)
         await self.jobs.close()
@@ -212,6 +218,8 @@ class Node:
         self.engine = Engine(self.store, firing, self._partition_of, config.timings(), self.peers)
         self.activity_log = ActivityLog(lambda: engine_counts(self.engine), self.engine.clock.now)
         self._activity = NodeActivity(config.node, self.activity_log, LATENESS_BOUNDS_S, self.engine.clock.ahead)
+        self._publisher = open_publisher(config, self.engine.give_back, self.engine.claimer.wake)
+        self.publishing = Publishing(self.engine, self.catalog, self._publisher)
         self._handlers_changed = asyncio.Event()
         self.engine.news.handlers_changed = self._handlers_changed.set
         self.submitter = Submitter(self.database, self._partition_of, self.engine)
@@ -238,6 +246,8 @@ class Node:
         self.manager = self._shard_manager()
         self.engine.ownership.on_fenced = self.manager.fenced
         self.metrics.registry.register(EngineCollector(self.engine, self.database.pools, self.peers.news_counts))
+        if self._publisher is not None:
+            self.metrics.registry.register(PublishCollector(self._publisher))
         self.metrics.registry.register(NodeCollector(self.health, self.manager.status))
         load = LoadMetrics(
             self._sampler, lambda: self.cluster.leader() == config.node, partial(oldest_holders, self.database)
@@ -301,6 +311,12 @@ class Node:
             node=self.config.node,
             members=self._addresses,
             max_result_bytes=self.config.max_result_bytes,
+            attempts=AttemptCalls(
+                engine=self.engine,
+                database=self.database,
+                catalog=self.catalog,
+                max_result_bytes=self.config.max_result_bytes,
+            ),
         )
 
     def _admin_service(self) -> AdminService:
@@ -312,6 +328,7 @@ class Node:
             partition_of=self._partition_of,
             catalog=self.catalog,
             engine=self.engine,
+            publishing=self.publishing,
             answering=answering,
             orders=AdminOrders(
                 node=node,
@@ -355,6 +372,7 @@ class Node:
     async def _refresh_catalog(self) -> None:
         for handler in await self.catalog.refresh():
             self.engine.handler_seen(handler.handler_id, paused=handler.paused)
+            await self.publishing.seen(handler)
 
     async def _count(self) -> None:
         self.activity_log.look()
@@ -370,6 +388,8 @@ class Node:
             "database-watch": every(LOOK_EVERY_S, "database watch", self._database_watch.look),
             "catalog": every(CATALOG_REFRESH_S, "catalog", _step(self._refresh_catalog), wake=self._handlers_changed),
         }
+        if self._publisher is not None:
+            loops["publisher"] = self._publisher.run()
         return [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
 
 

@@ -71,6 +71,12 @@ class NodeConfig:
     """An attempt that was told to stop may take this long before it is superseded."""
     sweep: timedelta = EngineTimings().sweep
     """Each owned partition is looked through this often."""
+    kafka: str = ""
+    """Kafka's brokers, `HOST:PORT,HOST:PORT`, for handlers whose jobs are published; empty for none."""
+    kafka_config: str = ""
+    """File with further settings of librdkafka, one `name=value` a line: for TLS, SASL and the like."""
+    kafka_partitions: int = 12
+    """Partitions of a topic that a node makes: so many consumers can share its jobs."""
     max_payload_bytes: int = 256 * 1024
     """Limit of a job's payload, 1 MiB at most."""
     max_result_bytes: int = 256 * 1024
@@ -124,6 +130,12 @@ class NodeConfig:
             _checked_address("http_listen", self.http_listen, f'has to be HOST:PORT, or "{OFF}" for no HTTP port')
             if self.http_listen == self.listen and not self.listen.endswith(":0"):
                 raise InvalidInput("http_listen", self.http_listen, "is the gRPC port already; give another port")
+        if not 1 <= self.kafka_partitions <= 10_000:
+            raise InvalidInput("kafka_partitions", self.kafka_partitions, "has to be from 1 to 10000")
+        if self.kafka_config and not self.kafka:
+            raise InvalidInput("kafka", "", "is required with kafka_config, as in kafka1:9092,kafka2:9092")
+        for address in self.kafka.split(",") if self.kafka else ():
+            _checked_address("kafka", address.strip(), "takes HOST:PORT,HOST:PORT")
         self.timings()
 
     def timings(self) -> EngineTimings:

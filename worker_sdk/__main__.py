@@ -11,6 +11,7 @@ import os
 import sys
 
 from worker_sdk.errors import ApiError, ConfigurationError
+from worker_sdk.kafka_settings import read_properties
 from worker_sdk.worker import Worker
 
 EXIT_REFUSED = 2
@@ -23,6 +24,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("worker", metavar="MODULE:WORKER", help="where the Worker is, for example jobs:worker")
     parser.add_argument("--address", help="host:port of a node, or several with commas between")
     parser.add_argument("--namespace", help="namespace whose jobs to run")
+    parser.add_argument("--kafka", metavar="HOST:PORT", help="brokers for handlers that are dispatched through Kafka")
+    parser.add_argument("--kafka-config", metavar="FILE", help="further settings of librdkafka, one name=value a line")
     parser.add_argument("--name", help="unique name of this worker; host name and process id by default")
     parser.add_argument("--grace", type=float, metavar="SECONDS", help="time for jobs to finish after SIGTERM; 30")
     parser.add_argument("--health-listen", metavar="HOST:PORT", help="answer /healthz and /readyz there; nowhere")
@@ -35,6 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
             address=options.address, namespace=options.namespace, name=options.name, grace=options.grace,
             health_listen=options.health_listen,
         )  # fmt: skip
+        properties = read_properties(options.kafka_config) if options.kafka_config else None
+        worker.configure(kafka=options.kafka, kafka_config=properties)
         print(start_line(worker), flush=True)
         ended = worker.run()
     except (ConfigurationError, ApiError) as error:

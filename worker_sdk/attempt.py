@@ -54,7 +54,6 @@ class Attempt:
         self, assignment: worker_service_pb2.Assignment, definition: HandlerDefinition, origin: Origin, node: str = "",
         stream: str = "",
     ) -> None:  # fmt: skip
-        self.assignment = assignment
         self.job_id = assignment.job_id
         self.claim = assignment.claim
         self.definition = definition
@@ -63,16 +62,21 @@ class Attempt:
         """Node that owns the job's shard, as far as the worker knows."""
         self.stream = stream
         """Stream on which it came; it counts against the credit of that."""
-        self.deadline: float | None = None
-        """Monotonic time at which the attempt is over its time; None without limit."""
-        if assignment.HasField("time_left"):
-            left = assignment.time_left
-            self.deadline = time.monotonic() + left.seconds + left.nanos / 1e9
+        self.assign(assignment)
         self.cancel_reason: CancelReason | None = None
         self.committed = False
         """The handler has completed the job inside its own database transaction."""
         self.task: asyncio.Task[None] | None = None
         self._signal: CancelSignal | None = None
+
+    def assign(self, assignment: worker_service_pb2.Assignment) -> None:
+        """Take in what the attempt is about; its time runs from now on."""
+        self.assignment = assignment
+        self.deadline: float | None = None
+        """Monotonic time at which the attempt is over its time; None without limit."""
+        if assignment.HasField("time_left"):
+            left = assignment.time_left
+            self.deadline = time.monotonic() + left.seconds + left.nanos / 1e9
 
     @property
     def shard(self) -> int:

@@ -12,6 +12,7 @@ from shardwheel.v1.worker_service_pb2 import HandlerRegistration, Hello, Welcome
 from worker_sdk.async_client import AsyncClient
 from worker_sdk.async_runner import AsyncRunner
 from worker_sdk.attempt import Attempt
+from worker_sdk.attempt_calls import AttemptCalls
 from worker_sdk.backoff import Backoff
 from worker_sdk.connection import Connection
 from worker_sdk.credit import CreditBook
@@ -19,6 +20,7 @@ from worker_sdk.errors import ApiError, InvalidArgument, ShardwheelError
 from worker_sdk.handler import HandlerDefinition
 from worker_sdk.health import Health
 from worker_sdk.inbox import Inbox, Runner
+from worker_sdk.kafka_settings import KafkaSettings
 from worker_sdk.ledger import Ledger
 from worker_sdk.lifeline import Lifeline
 from worker_sdk.links import Links
@@ -30,6 +32,7 @@ from worker_sdk.policies import retry_to_proto, timeouts_to_proto
 from worker_sdk.schedules import NewSchedule
 from worker_sdk.session import Session
 from worker_sdk.thread_runner import ThreadRunner
+from worker_sdk.topics import Topics
 from worker_sdk.version import SDK
 
 DEFAULT_MAX_RESULT_BYTES = 1 << 20
@@ -44,6 +47,7 @@ _GRANT_DELAY_S = 0.01
 _STOP_S = 5.0
 _ACK_S = 5.0
 _GOODBYE_S = 1.0
+_LEAVE_TOPICS_S = 3.0
 
 _log = logging.getLogger("worker_sdk")
 
@@ -60,6 +64,8 @@ class CoreSettings:
     """Stored when the worker starts."""
     client: AsyncClient
     """Stores the schedules."""
+    kafka: KafkaSettings | None = None
+    """Where the topics of published handlers are; None: jobs come over the sessions only."""
     blocked_after_s: float
     """A handler's event loop that has not run for this long is warned about."""
     watchdog_limit_s: float
@@ -91,6 +97,7 @@ class Core:
         self._draining = False
         self._ticked_at = time.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
+        self._topics: Topics | None = None
 
     @property
     def nodes(self) -> list[str]:
@@ -134,6 +141,9 @@ class Core:
             self._runners[definition.name] = runner
             if isinstance(runner, AsyncRunner):
                 self._watches.append(LoopWatch(runner, patience_s=self._settings.blocked_after_s))
+        if self._settings.kafka is not None:
+            self._topics = self._open_topics(self._settings.kafka)
+            self._topics.start()
         if self._settings.watchdog_limit_s > 0:
             self._lifeline.start()
         self._tasks.append(asyncio.create_task(self._tick(), name="tick"))
@@ -150,6 +160,8 @@ class Core:
         running = self._ledger.running
         self._draining = True
         self._inbox.drain()
+        if self._topics is not None:
+            self._topics.drain()
         for runner in self._runners.values():
             runner.withdraw(CancelReason.SHUTDOWN)
         if not await self._until(lambda: not running, grace_s):
@@ -170,6 +182,8 @@ class Core:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._topics is not None:
+            await self._topics.close(_LEAVE_TOPICS_S)
         # Before the goodbye, so that nothing renews the lease after it.
         self._lifeline.stop()
         self._links.refrain()
@@ -188,6 +202,13 @@ class Core:
     def record_progress(self, attempt: Attempt, data: bytes) -> None:
         """Keep the attempt's latest progress. Called from any thread."""
         self._outbox.record_progress(attempt, data)
+
+    def _open_topics(self, kafka: KafkaSettings) -> Topics:
+        calls = AttemptCalls(self._settings.connection, self._links, worker=self.worker, incarnation=self.incarnation)
+        return Topics(
+            settings=kafka, origin=self, definitions=self._settings.definitions, ledger=self._ledger,
+            credit=self._credit, runners=self._runners, calls=calls, inbox=self._inbox, outbox=self._outbox,
+        )  # fmt: skip
 
     def _introduce(self) -> Hello:
         hello = Hello(worker=self.worker, incarnation=self.incarnation, namespace=self.namespace, sdk=SDK)
@@ -209,6 +230,8 @@ class Core:
 
     def _on_settled(self) -> None:
         self._settled.set()
+        if self._topics is not None:
+            self._topics.look()
         if not self._grant_planned and self._inbox.slots_may_move():
             # Many attempts end in a short time; a little later is soon enough for a slot to move.
             self._grant_planned = True
@@ -225,6 +248,8 @@ class Core:
             try:
                 now = self._ticked_at = time.monotonic()
                 self._inbox.stop_overdue()
+                if self._topics is not None:
+                    self._topics.look()
                 for watch in self._watches:
                     watch.look()
                 if now - beat_at >= self._interval_s / 3:

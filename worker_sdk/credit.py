@@ -7,21 +7,26 @@ another in two steps: the old one's node is told its smaller credit, and only wh
 one's is told its larger one. Nothing here does I/O or reads a clock.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 _NOTHING: Mapping[str, int] = {}
 
 
 def split(
-    limit: int, used: Mapping[str, int], demand: Mapping[str, int], turn: int, keep: Mapping[str, int] = _NOTHING
+    limit: int,
+    used: Mapping[str, int],
+    demand: Mapping[str, int],
+    turn: int,
+    keep: Mapping[str, int] = _NOTHING,
+    modest: Collection[str] = (),
 ) -> dict[str, int]:
     """Return how many of `limit` slots each stream in `used` should have.
 
     Each stream keeps what it uses. What is free goes first to where jobs wait (`demand`), in equal shares; single slots
     that cannot be shared go round with `turn`. Of the rest, each stream keeps what it has (`keep`), for it will
     probably need it again; what then is left goes to those that have least, so that an idle node can start a job at
-    once.
+    once. `modest` streams get none of that: they ask when they need a slot.
     """
     streams = sorted(used)
     shares = dict(used)
@@ -43,8 +48,9 @@ def split(
     for one in streams:
         idle[one] = min(free, max(0, keep.get(one, 0) - shares[one]))
         free -= idle[one]
-    _level(idle, free)
-    return {one: shares[one] + idle[one] for one in streams}
+    greedy = {one: slots for one, slots in idle.items() if one not in modest}
+    _level(greedy, free)
+    return {one: shares[one] + greedy.get(one, idle[one]) for one in streams}
 
 
 def _level(idle: dict[str, int], free: int) -> None:
@@ -72,6 +78,7 @@ class _Account:
     """Told, and not acknowledged yet."""
     demand: dict[str, int] = field(default_factory=dict)
     draining: bool = False
+    modest: bool = False
 
     def bound(self, handler: str) -> int:
         """Return the most that the node may use now: it may not have read the latest credits yet."""
@@ -103,9 +110,17 @@ class CreditBook:
         """Streams with an account."""
         return list(self._accounts)
 
-    def join(self, stream: str) -> None:
-        """Open an account without credit, for a new stream. No stream may have the name of an older one."""
-        self._accounts[stream] = _Account()
+    def join(self, stream: str, *, modest: bool = False) -> None:
+        """Open an account without credit, for a new stream. No stream may have the name of an older one.
+
+        A modest one gets slots only while it has demand.
+        """
+        self._accounts[stream] = _Account(modest=modest)
+
+    def granted(self, stream: str, handler: str) -> int:
+        """Return the credit that a stream was told last."""
+        account = self._accounts.get(stream)
+        return account.granted.get(handler, 0) if account is not None else 0
 
     def leave(self, stream: str) -> None:
         """Close the account of a stream that has ended: nothing can be handed out through it any more."""
@@ -183,6 +198,7 @@ class CreditBook:
             {stream: account.demand.get(handler, 0) for stream, account in open_accounts.items()},
             turn,
             _NOTHING if spread else {one: account.granted.get(handler, 0) for one, account in open_accounts.items()},
+            [one for one, account in open_accounts.items() if account.modest],
         )
         headroom = limit - sum(possible.values())
         changes: dict[str, int] = {}

@@ -61,11 +61,18 @@ class Inbox:
         self._on_welcome = on_welcome
         self._on_settled = on_settled
         self._draining = False
+        self._topics = ""
+        self._on_topics_credit: Callable[[], None] = lambda: None
 
     def connect(self, links: Links, outbox: Outbox) -> None:
         """Say where answers go. To be called before the first session."""
         self._links = links
         self._outbox = outbox
+
+    def share_with_topics(self, account: str, on_credit: Callable[[], None]) -> None:
+        """Split slots with what comes from topics: it has an account of its own; `on_credit` tells that it changed."""
+        self._topics, self._on_topics_credit = account, on_credit
+        self._credit.join(account, modest=True)
 
     def drain(self) -> None:
         """Take all credit from the nodes, and give back whatever they still hand out."""
@@ -80,11 +87,21 @@ class Inbox:
     def grant(self, *, spread: bool = False) -> None:
         """Send the credits that should change: slots move to where jobs wait, and with `spread` idle ones evenly."""
         lingering = Counter(attempt.definition.name for attempt in self._ledger.lingering)
+        topics_changed = False
         for grant in self._credit.grants(self._ledger.used, lingering, int(time.monotonic()), spread=spread):
+            if grant.stream == self._topics:
+                # It keeps to its credit from now on, so that what it lets go of can be given away in a next grant.
+                self._credit.acknowledge(grant.stream, grant.sequence)
+                topics_changed = True
+                continue
             credits = [HandlerCredit(handler=name, slots=slots) for name, slots in grant.slots.items()]
             for session in self._links.live:
                 if session.stream == grant.stream:
                     session.send_credit(Credit(sequence=grant.sequence, credits=credits))
+        if topics_changed:
+            self._on_topics_credit()
+            # What they have let go of goes to the nodes at once.
+            self.grant()
 
     def retire_idle(self) -> None:
         """End the streams to nodes that have left the cluster, once they have acknowledged what was sent on them."""
@@ -113,7 +130,7 @@ class Inbox:
     def on_welcome(self, session: Session, welcome: Welcome) -> None:
         """Open the node's account, drop what is no longer the worker's, and send what waits."""
         for name in welcome.superseded:
-            self._supersede(name.job_id, name.claim)
+            self.supersede(name.job_id, name.claim)
         self._credit.join(session.stream)
         self._on_welcome(session, welcome)
         self._outbox.send_waiting()
@@ -144,7 +161,7 @@ class Inbox:
                 continue
             older = ledger.running.get(job_id)
             if older is not None:
-                self._supersede(job_id, older.claim)
+                self.supersede(job_id, older.claim)
             attempt = Attempt(assignment, runner.definition, self._origin, node, stream)
             ledger.add(attempt)
             if self._draining:
@@ -182,7 +199,7 @@ class Inbox:
             name, reason = cancel.attempt, _REASONS.get(cancel.reason, CancelReason.REQUESTED)
             attempt = self._ledger.running.get(name.job_id)
             if reason is CancelReason.SUPERSEDED:
-                self._supersede(name.job_id, name.claim)
+                self.supersede(name.job_id, name.claim)
             elif attempt is not None and attempt.claim == name.claim:
                 self.stop_attempt(attempt, reason)
 
@@ -235,7 +252,7 @@ class Inbox:
         self._credit.drain(session.stream)
         self.grant(spread=True)
 
-    def _supersede(self, job_id: int, claim: int) -> None:
+    def supersede(self, job_id: int, claim: int) -> None:
         """Stop an attempt that is no longer the worker's, and drop its result."""
         self._ledger.acknowledged(job_id, claim)
         attempt = self._ledger.running.get(job_id)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from shardwheel.v1.worker_service_pb2 import Progress, Result
 from worker_sdk.attempt import Attempt
@@ -15,6 +16,23 @@ from worker_sdk.session import Session
 
 # A stream does not lose messages; this helps only against a node that forgets what it has read.
 _RESEND_S = 30.0
+
+
+class Finisher(Protocol):
+    """Takes the results of attempts that came on one stream, and keeps them until they are acknowledged."""
+
+    @property
+    def stream(self) -> str:
+        """The stream."""
+        ...
+
+    def finish(self, result: Result, progress: bytes | None) -> None:
+        """Take a result, and the progress that was not sent before it."""
+        ...
+
+    def dropped(self, attempt: Attempt) -> None:
+        """An attempt has ended that was superseded before: it has no result."""
+        ...
 
 
 class Outbox:
@@ -30,6 +48,11 @@ class Outbox:
         self._wake_pending = False
         self._progress: dict[Attempt, bytes] = {}
         self._progress_sent: dict[Attempt, bytes] = {}
+        self._finisher: Finisher | None = None
+
+    def finish_through(self, finisher: Finisher) -> None:
+        """Bring the results of attempts that came on its stream to a finisher, instead of to sessions."""
+        self._finisher = finisher
 
     def report(self, attempt: Attempt, outcome: Outcome) -> None:
         """Take the outcome of an attempt. May be called from any thread; does not block."""
@@ -60,8 +83,13 @@ class Outbox:
             if self._progress_sent:
                 self._progress_sent.pop(attempt, None)
             if not self._ledger.remove(attempt):
+                if self._finisher is not None and attempt.stream == self._finisher.stream:
+                    self._finisher.dropped(attempt)
                 continue
             finished = self._ledger.keep(attempt, result_message(attempt, outcome))
+            if self._finisher is not None and attempt.stream == self._finisher.stream:
+                self._finisher.finish(finished.result, last_progress)
+                continue
             route = attempt.stream, attempt.node
             if route not in sessions:
                 sessions[route] = self._links.session_for(*route)
@@ -84,6 +112,8 @@ class Outbox:
         batches: dict[Session, list[Result]] = {}
         for finished in self._ledger.finished.values():
             if finished.sent_on in live and now - finished.sent_at < _RESEND_S:
+                continue
+            if self._finisher is not None and finished.stream == self._finisher.stream:
                 continue
             session = self._links.session_for(finished.stream, finished.owner)
             if session is None:

@@ -126,6 +126,11 @@ class Session:
         self._goodbye: str | None = None
         self._ending = False
 
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        """The connection, for calls beside the stream. It is closed when the session ends."""
+        return self._channel
+
     async def connect(self) -> None:
         """Wait until the connection stands, or fails (which the following hello reports), for at most 5 s."""
         states = grpc.ChannelConnectivity

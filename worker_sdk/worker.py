@@ -6,7 +6,7 @@ import queue
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import FrameType
@@ -23,6 +23,7 @@ from worker_sdk.errors import ConfigurationError, ShardwheelError
 from worker_sdk.execution_log import EXECUTION_LOG_VARIABLE, ExecutionLog
 from worker_sdk.handler import Handler, HandlerDefinition, define_handler
 from worker_sdk.health import HEALTH_VARIABLE, HealthServer
+from worker_sdk.kafka_settings import KafkaSettings
 from worker_sdk.loop_thread import LoopThread
 from worker_sdk.middleware import Middleware
 from worker_sdk.policies import RetryPolicy, Timeouts
@@ -81,6 +82,8 @@ class Worker:
         health_listen: str | None = None,
         ca: str | os.PathLike[str] | None = None,
         token: str | None = None,
+        kafka: str | None = None,
+        kafka_config: Mapping[str, str] | None = None,
     ) -> None:
         """Define a worker; nothing is connected yet.
 
@@ -91,6 +94,8 @@ class Worker:
         long a watchdog process keeps the lease while native code holds the interpreter's lock; 0 for no such process.
         `health_listen` is HOST:PORT, or :PORT for all interfaces, at which `/healthz` and `/readyz` are answered from
         start to stop; left out, `SHARDWHEEL_HEALTH_LISTEN`, or nowhere.
+        `kafka`: brokers, `host:port,host:port`, from whose topics the jobs of published handlers are taken;
+        `kafka_config`: further settings of librdkafka, for example those of TLS and SASL.
         """
         self._address = address
         self._namespace = namespace
@@ -105,6 +110,8 @@ class Worker:
         self._health: HealthServer | None = None
         self._ca = ca
         self._token = token
+        self._kafka = kafka
+        self._kafka_config = dict(kafka_config or {})
         self._definitions: dict[str, HandlerDefinition] = {}
         self._schedules: dict[str, NewSchedule] = {}
         self._client: Client | None = None
@@ -117,13 +124,17 @@ class Worker:
 
     def configure(
         self, *, address: str | None = None, namespace: str | None = None, name: str | None = None,
-        grace: Span | None = None, health_listen: str | None = None,
+        grace: Span | None = None, health_listen: str | None = None, kafka: str | None = None,
+        kafka_config: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Change settings before the start; what is None stays as it is."""
         self._address = address or self._address
         self._namespace = namespace or self._namespace
         self.name = name or self.name
         self._health_listen = health_listen or self._health_listen
+        self._kafka = kafka or self._kafka
+        if kafka_config is not None:
+            self._kafka_config = dict(kafka_config)
         if grace is not None:
             self._grace_s = as_seconds(grace, "grace")
 
@@ -263,6 +274,7 @@ class Worker:
             middleware=middleware,
             schedules=self.schedules,
             client=client,
+            kafka=KafkaSettings(servers=self._kafka, properties=self._kafka_config) if self._kafka else None,
             blocked_after_s=self._blocked_after_s,
             watchdog_limit_s=self._watchdog_s,
         )

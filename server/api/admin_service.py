@@ -11,8 +11,10 @@ from server.api.activity import ClusterActivity
 from server.api.admin_orders import AdminOrders
 from server.api.admin_status import Answering, status_message
 from server.api.convert import duration, policies_of, retry_message, timeouts_message, timestamp
+from server.api.dispatch_request import DispatchRequest, dispatch_message
 from server.api.doctor import Doctor
-from server.api.ports import EngineHandle
+from server.api.errors import WrongState
+from server.api.ports import EngineHandle, HandlerPublishing
 from server.api.validation import (
     Problems,
     check_handler,
@@ -21,6 +23,7 @@ from server.api.validation import (
     check_retry,
     check_timeouts,
 )
+from server.domain.dispatch import DispatchMode
 from server.store import shards, workers
 from server.store.catalog import Catalog, Handler, Namespace
 from server.store.database import Database
@@ -50,6 +53,7 @@ class AdminService(AdminServiceServicer):
         partition_of: Sequence[int],
         catalog: Catalog,
         engine: EngineHandle,
+        publishing: HandlerPublishing,
         answering: Answering,
         orders: AdminOrders,
         activity: ClusterActivity,
@@ -59,6 +63,7 @@ class AdminService(AdminServiceServicer):
         self._partition_of = partition_of
         self._catalog = catalog
         self._engine = engine
+        self._publishing = publishing
         self._answering = answering
         self._orders = orders
         self._activity = activity
@@ -147,6 +152,26 @@ class AdminService(AdminServiceServicer):
         """Hand out a paused handler's jobs again."""
         return await self._set_paused(request.namespace, request.handler, paused=False)
 
+    async def SetHandlerDispatch(
+        self,
+        request: pb.SetHandlerDispatchRequest,
+        context: "Context[pb.SetHandlerDispatchRequest, pb.Handler]",
+    ) -> pb.Handler:
+        """Say how a handler's jobs are handed out."""
+        wanted = DispatchRequest.of(request)
+        namespace = await self._catalog.namespace(wanted.namespace)
+        if wanted.mode is DispatchMode.KAFKA and not self._publishing.available:
+            raise WrongState("NO_KAFKA", "this node knows no Kafka; start every node with --kafka HOST:PORT first")
+        changed = await self._catalog.set_dispatch(
+            namespace,
+            wanted.handler,
+            wanted.mode,
+            queue_timeout=wanted.queue_timeout,
+            max_unfinished=wanted.max_unfinished,
+        )
+        await self._publishing.changed(changed)
+        return self._handler(namespace, changed, await self._load())
+
     async def ListWorkers(
         self, request: pb.ListWorkersRequest, context: "Context[pb.ListWorkersRequest, pb.ListWorkersResponse]"
     ) -> pb.ListWorkersResponse:
@@ -199,6 +224,7 @@ class AdminService(AdminServiceServicer):
     def _handler(self, namespace: Namespace, handler: Handler, load: LoadSample) -> pb.Handler:
         view = self._engine.handler_view(handler.handler_id)
         due = load.due.get(handler.handler_id)
+        published = load.published.get(handler.handler_id)
         return pb.Handler(
             namespace=namespace.name,
             handler=handler.name,
@@ -211,6 +237,11 @@ class AdminService(AdminServiceServicer):
             oldest_due=duration(load.now - due.oldest) if due else None,
             retry=retry_message(handler.policies),
             timeouts=timeouts_message(handler.policies),
+            dispatch=dispatch_message(handler.dispatch.mode),
+            queue_timeout=duration(handler.dispatch.queue_timeout),
+            max_unfinished=handler.dispatch.max_unfinished,
+            published_count=published.count if published else 0,
+            oldest_published=duration(load.now - published.oldest) if published else None,
         )
 
     async def _load(self) -> LoadSample:

@@ -28,6 +28,7 @@ def status_message(answering: Answering, rows: Sequence[ShardRow], load: LoadSam
     plan, leader = cluster.plan(), cluster.leader()
     members = {member.node: member for member in cluster.members()}
     oldest = min((one.oldest for one in load.due.values()), default=None)
+    published = min((one.oldest for one in load.published.values()), default=None)
     return pb.GetStatusResponse(
         answered_by=answering.node,
         coordinator=cluster.kind,
@@ -53,6 +54,8 @@ def status_message(answering: Answering, rows: Sequence[ShardRow], load: LoadSam
             for pin in plan.pins
         ],
         trouble=cluster.trouble(),
+        published_count=sum(one.count for one in load.published.values()),
+        oldest_published=None if published is None else duration(load.now - published),
     )
 
 

@@ -167,6 +167,8 @@ class JobService(JobServiceServicer):
             self._engine.cancel_requested(*done.running)
         else:
             self._engine.job_finished(request.id)
+            if done.published is not None:
+                self._engine.published_job_ended(done.published)
             if done.room is not None:
                 self._engine.key_freed(shard_of_id(request.id), namespace.namespace_id, done.room)
         return await self._reader.detailed(namespace, await self._reader.view(namespace, request.id))

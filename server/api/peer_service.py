@@ -51,6 +51,7 @@ class PeerService(PeerServiceServicer):
             workers=view.workers,
             slots=view.slots,
             free=view.free,
+            published=view.published,
         )
 
     async def GetNodeActivity(

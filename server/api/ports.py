@@ -8,6 +8,7 @@ from typing import Protocol
 from server.domain.due import DueJob
 from server.domain.handler import HandlerView
 from server.domain.job import AttemptRef, NewJob, Submitted
+from server.store.catalog import Handler
 
 
 class JobWaiter(Protocol):
@@ -44,6 +45,9 @@ class EngineHandle(Protocol):
     def job_finished(self, job_id: int) -> None:
         """A job became final by a request (a pending job was cancelled): wake those who wait for it."""
 
+    def published_job_ended(self, ref: AttemptRef) -> None:
+        """A job that was published, and not started, became final by a request."""
+
     def waiter(self, job_id: int) -> JobWaiter:
         """Return a waiter for the end of a job; make it before reading the job's state, and close it."""
 
@@ -56,6 +60,17 @@ class SubmitTrace(Protocol):
 
     def stored(self, jobs: Sequence[tuple[NewJob, Submitted]], began_ns: int) -> None:
         """Take in that jobs were stored by a call that began at `began_ns`, in nanoseconds since 1970."""
+
+
+class HandlerPublishing(Protocol):
+    """What publishes jobs of some handlers."""
+
+    @property
+    def available(self) -> bool:
+        """Whether this node was given a broker."""
+
+    async def changed(self, handler: Handler) -> None:
+        """A handler's jobs are to be handed out in another way, by a request."""
 
 
 class Owners(Protocol):

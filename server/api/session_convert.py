@@ -1,7 +1,7 @@
 """Between the messages of a worker's session and the engine's values."""
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import orjson
@@ -67,10 +67,11 @@ def cancels(items: Sequence[tuple[AttemptRef, str]]) -> pb.CancelBatch:
 
 def job_batch(jobs: Sequence[ClaimedJob], handler_names: Callable[[int], str]) -> pb.JobBatch:
     """Return claimed jobs as a message."""
-    return pb.JobBatch(jobs=[_assignment(job, handler_names(job.handler_id)) for job in jobs])
+    return pb.JobBatch(jobs=[assignment(job, handler_names(job.handler_id), as_of=job.started_at) for job in jobs])
 
 
-def _assignment(job: ClaimedJob, handler: str) -> pb.Assignment:
+def assignment(job: ClaimedJob, handler: str, *, as_of: datetime) -> pb.Assignment:
+    """Return a job as a message that is made at a time of the database's clock."""
     message = pb.Assignment(
         job_id=job.job_id,
         claim=job.claim,
@@ -87,7 +88,7 @@ def _assignment(job: ClaimedJob, handler: str) -> pb.Assignment:
     if job.scheduled_for is not None:
         message.scheduled_for.CopyFrom(timestamp(job.scheduled_for))
     if job.timeout_at is not None:
-        message.time_left.CopyFrom(duration(max(timedelta(0), job.timeout_at - job.started_at)))
+        message.time_left.CopyFrom(duration(max(timedelta(0), job.timeout_at - as_of)))
     if job.progress is not None:
         message.progress = job.progress
     if job.traceparent is not None:

@@ -26,7 +26,12 @@ def waiting_reason(view: JobView) -> Job.WaitingReason.ValueType | None:
 
 
 def workers_reason(handler: HandlerView) -> Job.WaitingReason.ValueType:
-    """Return the reason that lies with the workers of the shard's owner: there is none, or none has room."""
+    """Return the reason that lies with the workers of the shard's owner: there is none, or none has room.
+
+    Jobs that are published wait for nobody but the broker.
+    """
+    if handler.published:
+        return Job.WAITING_REASON_UNSPECIFIED if handler.free > 0 else Job.QUEUE_CLOSED
     if handler.workers == 0:
         return Job.NO_WORKER
     return Job.WAITING_REASON_UNSPECIFIED if handler.free > 0 else Job.NO_FREE_SLOT

@@ -7,15 +7,18 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from server.api import session_convert as convert
+from server.api.attempt_calls import MAX_PROGRESS_BYTES, AttemptCalls
 from server.api.convert import duration, policies_of
 from server.api.errors import AlreadyExists, ApiError, InvalidRequest, WrongState
 from server.api.stream_link import StreamLink
 from server.api.validation import Problems, check_handler, check_namespace, check_retry, check_text, check_timeouts
+from server.domain.dispatch import QUEUE_PREFIX
 from server.domain.errors import InvalidInput
 from server.engine.engine import Engine
 from server.engine.liveness import WorkerRefused
@@ -27,13 +30,14 @@ from shardwheel.v1.worker_service_pb2_grpc import WorkerServiceServicer
 log = logging.getLogger(__name__)
 
 HELLO_TIMEOUT_S: Final = 10.0
-MAX_PROGRESS_BYTES: Final = 16_384
 MAX_HANDLERS: Final = 1000
 MAX_SLOTS: Final = 100_000
 
 Requests: TypeAlias = AsyncIterator[pb.SessionRequest]
 StreamContext: TypeAlias = "grpc.aio.ServicerContext[Requests, AsyncIterator[pb.SessionResponse]]"
-CallContext: TypeAlias = "grpc.aio.ServicerContext[pb.KeepAliveRequest, Awaitable[pb.KeepAliveResponse]]"
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+Unary: TypeAlias = "grpc.aio.ServicerContext[Request, Awaitable[Response]]"
 
 
 class LeaseKeeper(Protocol):
@@ -55,6 +59,7 @@ class WorkerService(WorkerServiceServicer):
         node: str,
         members: Callable[[], Mapping[str, str]],
         max_result_bytes: int,
+        attempts: AttemptCalls,
     ) -> None:
         """Serve workers of this node; `members` returns the addresses of all live nodes by name, this one included."""
         self._engine = engine
@@ -65,11 +70,12 @@ class WorkerService(WorkerServiceServicer):
         self._told: Mapping[str, str] = {}
         self._links: set[StreamLink] = set()
         self._max_result_bytes = max_result_bytes
+        self._attempts = attempts
         self._session_ids = itertools.count(1)
         self._handler_names: dict[int, str] = {}
 
     async def KeepAlive(  # the name is the API's
-        self, request: pb.KeepAliveRequest, context: CallContext
+        self, request: pb.KeepAliveRequest, context: "Unary[pb.KeepAliveRequest, pb.KeepAliveResponse]"
     ) -> pb.KeepAliveResponse:
         """Renew the lease of a worker whose interpreter is held."""
         problems = Problems()
@@ -83,6 +89,18 @@ class WorkerService(WorkerServiceServicer):
                 "WORKER_WITHOUT_LEASE", f"worker {request.worker!r} has no live incarnation {request.incarnation}"
             )
         return pb.KeepAliveResponse(lease_duration=duration(lease))
+
+    async def StartAttempts(  # the name is the API's
+        self, request: pb.StartAttemptsRequest, context: "Unary[pb.StartAttemptsRequest, pb.StartAttemptsResponse]"
+    ) -> pb.StartAttemptsResponse:
+        """Give published attempts to a worker."""
+        return await self._attempts.start(request)
+
+    async def FinishAttempts(  # the name is the API's
+        self, request: pb.FinishAttemptsRequest, context: "Unary[pb.FinishAttemptsRequest, pb.FinishAttemptsResponse]"
+    ) -> pb.FinishAttemptsResponse:
+        """Store outcomes of started attempts."""
+        return await self._attempts.finish(request, context.time_remaining())
 
     async def Session(  # the name is the API's
         self, request_iterator: Requests, context: StreamContext
@@ -245,6 +263,8 @@ def _check_hello(hello: pb.Hello) -> str:
     check_text(problems, "hello.worker", hello.worker, 200)
     if not hello.worker:
         problems.add("hello.worker", "", "is required")
+    if hello.worker.startswith(QUEUE_PREFIX):
+        problems.add("hello.worker", hello.worker, f"must not begin with {QUEUE_PREFIX!r}, as the leases of topics do")
     check_text(problems, "hello.sdk", hello.sdk, 200)
     if hello.incarnation <= 0:
         problems.add("hello.incarnation", hello.incarnation, "has to be a positive number, new for each start")

@@ -19,6 +19,7 @@ class Recheck(Enum):
     OPEN = "open"
     WORKER_LOST = "worker lost"
     TIMED_OUT = "timed out"
+    NOT_STARTED = "not started"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

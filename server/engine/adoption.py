@@ -16,8 +16,10 @@ A claim of the present epoch that is missing in a report is *not* lost: it may b
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 
+from server.domain.dispatch import is_queue_lease
 from server.domain.ending import Recheck, RunningJob
 from server.domain.job import AttemptRef
 from server.domain.outcome import Outcome, Undelivered
@@ -106,6 +108,16 @@ class Adoption:
             self._registry.add(entry)
             self._deadlines.watch(entry)
 
+    def started(self, ref: AttemptRef, worker_id: int, timeout_at: datetime | None) -> None:
+        """A consumer has started a published attempt: from now on it is that worker's. The next audit confirms it."""
+        entry = self._registry.get(ref)
+        if entry is None or not is_queue_lease(entry.worker_id):
+            return
+        self._deadlines.forget(ref)
+        now_its = replace(entry, worker_id=worker_id, timeout_at=timeout_at, session_id=None)
+        self._registry.add(now_its)
+        self._deadlines.watch(now_its)
+
     def hello_shards(self, shards: Sequence[tuple[int, int]]) -> None:
         """Shards were taken over: tell every worker, and ask what it holds."""
         for session in self._slots.sessions():
@@ -175,6 +187,9 @@ class Adoption:
         for entry in self._registry.of_shard(shard):
             if entry.ref not in there:
                 self._ender.forget(entry.ref)
+        for ref, row in there.items():
+            if not is_queue_lease(row.worker_id):
+                self.started(ref, row.worker_id, row.timeout_at)
         self.taken_over(row for ref, row in there.items() if ref not in self._registry)
 
     async def give_back(self, partition: int, refs: Sequence[AttemptRef]) -> None:

@@ -12,7 +12,7 @@ import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from server.domain.job import AttemptRef
 from server.domain.outcome import (
@@ -31,7 +31,7 @@ from server.engine.ender import Ender
 from server.engine.loops import Backoff
 from server.engine.ownership import Ownership
 from server.engine.ports import EndingStore, OutcomeUnknown, StoreUnavailable
-from server.engine.slots import SlotBook, WorkerSession
+from server.engine.slots import SlotBook
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +45,20 @@ FLUSHERS: Final = 2
 MAX_WAITING_BYTES: Final = 64 << 20
 
 
+class Reporter(Protocol):
+    """Whoever brings results: a worker's session, or a call of its own."""
+
+    worker_id: int
+
+    def acknowledge(self, acks: Sequence[tuple[AttemptRef, AckStatus]]) -> None:
+        """Take in the fate of results."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """One result as a session brought it."""
+    """One result, and who brought it."""
 
-    session: WorkerSession
+    session: Reporter
     ref: AttemptRef
     outcome: Outcome
 
@@ -73,7 +82,7 @@ class Completer:
         self._busy = 0
         self.acks: dict[AckStatus, int] = dict.fromkeys(AckStatus, 0)
 
-    def submit(self, session: WorkerSession, results: Sequence[tuple[AttemptRef, Outcome]]) -> None:
+    def submit(self, session: Reporter, results: Sequence[tuple[AttemptRef, Outcome]]) -> None:
         """Take in results. Their slots are free at once, or when they are stored if too much waits to be stored."""
         for ref, outcome in results:
             if self._waiting_bytes < MAX_WAITING_BYTES:
@@ -199,14 +208,14 @@ class Completer:
         self._send_acks(acks)
 
     def _send_acks(self, acks: Sequence[tuple[Reported, AckStatus]]) -> None:
-        outgoing: dict[WorkerSession, list[tuple[AttemptRef, AckStatus]]] = {}
+        outgoing: dict[Reporter, list[tuple[AttemptRef, AckStatus]]] = {}
         for one, status in acks:
             self._waiting_bytes = max(0, self._waiting_bytes - _size(one.outcome))
             self._slots.returned(one.session.worker_id, one.ref)
             self.acks[status] += 1
             outgoing.setdefault(one.session, []).append((one.ref, status))
         for session, own in outgoing.items():
-            session.link.send_acks(own)
+            session.acknowledge(own)
 
 
 def _chunks(reported: Sequence[Reported], most: int) -> Iterator[list[Reported]]:

@@ -45,7 +45,9 @@ class Ender:
         pending: Callable[[Sequence[DueJob]], None],
         key_freed: Callable[[int, int, str], None],
         peers: Peers,
+        attempt_ended: Callable[[int], None],
     ) -> None:
+        """`attempt_ended` is told the handler of each attempt that does not run any more."""
         self._store = store
         self._ownership = ownership
         self._registry = registry
@@ -55,6 +57,7 @@ class Ender:
         self._pending = pending
         self._key_freed = key_freed
         self._peers = peers
+        self._attempt_ended = attempt_ended
         self.ended_by_state: dict[JobState, int] = dict.fromkeys(_ENDED_STATES, 0)
         self.endings: dict[Ending, int] = dict.fromkeys(Ending, 0)
         """Attempts by how they ended."""
@@ -138,6 +141,7 @@ class Ender:
         if entry is not None:
             self._deadlines.forget(ref)
             self._slots.returned(entry.worker_id, ref)
+            self._attempt_ended(entry.handler_id)
         return entry
 
     def gone(self, ref: AttemptRef, *, job_final: bool) -> None:

@@ -11,16 +11,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
+from server.domain.dispatch import Dispatch, DispatchMode, is_queue_lease
 from server.domain.due import DueJob
 from server.domain.handler import HandlerView
 from server.domain.job import AttemptRef
 from server.domain.outcome import Outcome
 from server.domain.sharding import shard_of_id
+from server.domain.starting import Started
 from server.engine.adoption import Adoption
 from server.engine.cancels import Cancels
 from server.engine.claimer import Claimer
 from server.engine.clock import DatabaseClock
-from server.engine.completer import FLUSHERS, Completer
+from server.engine.completer import FLUSHERS, Completer, Reporter
 from server.engine.deadlines import Deadlines
 from server.engine.demand import Demand
 from server.engine.due_index import DueIndex
@@ -35,7 +37,16 @@ from server.engine.parking import Parking
 from server.engine.peer_news import PeerNews
 from server.engine.ports import EngineStore, OutcomeUnknown, StoreUnavailable
 from server.engine.ports_firer import FirerStore
-from server.engine.ports_peers import HandlersChanged, JobWatched, KeyFreed, NoPeers, Peers, ScheduleChanged
+from server.engine.ports_peers import (
+    AttemptStarted,
+    HandlersChanged,
+    JobWatched,
+    KeyFreed,
+    NoPeers,
+    Peers,
+    ScheduleChanged,
+)
+from server.engine.queues import Queues
 from server.engine.reaper import Reaper
 from server.engine.registry import Registry, RunningEntry
 from server.engine.shard_runner import ShardRunner
@@ -72,6 +83,9 @@ class Engine:
         self._tasks: list[asyncio.Task[None]] = []
         self._give_backs: set[asyncio.Task[None]] = set()
         self._reap_now = asyncio.Event()
+        self.queues = Queues(
+            slots=self.slots, registry=self.registry, ownership=self.ownership, wake=lambda: self.claimer.wake()
+        )
         self.firer = Firer(
             store=firing,
             ownership=self.ownership,
@@ -91,6 +105,7 @@ class Engine:
             pending=self.jobs_added,
             key_freed=self.key_freed,
             peers=self._peers,
+            attempt_ended=self.queues.attempt_ended,
         )
         self.adoption = Adoption(
             store=store,
@@ -230,8 +245,8 @@ class Engine:
         await self.liveness.goodbye(session.worker_id, reason)
         await self.reaper.reap_once()
 
-    def results(self, session: WorkerSession, results: Sequence[tuple[AttemptRef, Outcome]]) -> None:
-        """Take in results of a session."""
+    def results(self, session: Reporter, results: Sequence[tuple[AttemptRef, Outcome]]) -> None:
+        """Take in results of a session, or of a call."""
         self.completer.submit(session, results)
         self.claimer.wake()
 
@@ -283,11 +298,15 @@ class Engine:
 
     def handler_view(self, handler_id: int) -> HandlerView:
         """Return the connected workers of a handler."""
-        return HandlerView(*self.slots.view(handler_id))
+        return self.slots.view(handler_id)
 
     def handler_changed(self, handler_id: int, *, paused: bool) -> None:
         """A handler was paused or resumed on this node: all nodes should know."""
         self.handler_seen(handler_id, paused=paused)
+        self.handlers_changed()
+
+    def handlers_changed(self) -> None:
+        """Settings of handlers were changed by a request to this node: all nodes should look."""
         self._peers.tell_all(HandlersChanged())
 
     def handler_seen(self, handler_id: int, *, paused: bool) -> None:
@@ -297,6 +316,23 @@ class Engine:
         else:
             self.claimer.paused_handlers.discard(handler_id)
         self.claimer.wake()
+
+    def dispatch_seen(self, handler_id: int, dispatch: Dispatch) -> None:
+        """Take in how the database says that a handler's jobs are handed out."""
+        if dispatch.mode is DispatchMode.KAFKA:
+            self.queues.open(handler_id, dispatch.max_unfinished)
+        else:
+            self.queues.close(handler_id)
+
+    def attempts_started(self, started: Started) -> None:
+        """A consumer has started published attempts, by a request to this node."""
+        for job in started.jobs:
+            self.adoption.started(job.ref, job.worker_id, job.timeout_at)
+            self._peers.tell_owner(shard_of_id(job.job_id), AttemptStarted(job.ref, job.worker_id, job.timeout_at))
+
+    def published_job_ended(self, ref: AttemptRef) -> None:
+        """A job that was published, and not started, became final by a request."""
+        self.ender.gone(ref, job_final=True)
 
     def cancel_requested(self, ref: AttemptRef, worker_id: int) -> None:
         """A running job was marked as cancelled: tell its worker."""
@@ -331,7 +367,10 @@ class Engine:
                 entry.session_id = None
 
     def _over_time(self, entry: RunningEntry) -> None:
-        self.reaper.cancel_now(entry.ref, entry.worker_id, "timeout")
+        if is_queue_lease(entry.worker_id):
+            self.keeper.look_at(self.ownership.partition_of[entry.shard])
+        else:
+            self.reaper.cancel_now(entry.ref, entry.worker_id, "timeout")
 
     def _shard_started(self, shard: int) -> None:
         self.keeper.look_at(self.ownership.partition_of[shard])

@@ -19,6 +19,7 @@ from server.engine.ports_peers import (
     AttemptAsked,
     AttemptDisclaimed,
     AttemptEnded,
+    AttemptStarted,
     HandlersChanged,
     JobFinal,
     JobWatched,
@@ -70,6 +71,8 @@ class PeerNews:
             match one:
                 case DueJob():
                     pending.append(one)
+                case AttemptStarted():
+                    self._adoption.started(one.ref, one.worker_id, one.timeout_at)
                 case AttemptEnded():
                     self._ender.told(one)
                 case KeyFreed():

@@ -185,6 +185,16 @@ class EngineStore(DueStore, EndingStore, RunningStore, WorkerStore, ShardStore, 
     """Everything the engine asks of the database."""
 
 
+class JobBroker(Protocol):
+    """Publishes jobs of some handlers. Nothing blocks; what turns out not to be published comes back as undelivered."""
+
+    def takes(self, handler_id: int) -> bool:
+        """Whether jobs of a handler can be published now."""
+
+    def publish(self, handler_id: int, jobs: Sequence[ClaimedJob]) -> bool:
+        """Publish jobs; False if none of them will be."""
+
+
 class WorkerLink(Protocol):
     """The sending half of a worker's session. Nothing blocks: messages are queued and written by the link."""
 

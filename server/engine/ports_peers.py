@@ -18,6 +18,15 @@ class ScheduleChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptStarted:
+    """A consumer has started a published attempt, which ends at `timeout_at`, if that is set."""
+
+    ref: AttemptRef
+    worker_id: int
+    timeout_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptEnded:
     """An attempt has ended. `final` says whether its job is final.
 
@@ -79,13 +88,14 @@ class AttemptDisclaimed:
 
 @dataclass(frozen=True, slots=True)
 class HandlersChanged:
-    """A handler was paused or resumed."""
+    """A handler was paused, resumed, or is to be dispatched in another way."""
 
 
 # A DueJob says that the job is pending.
 News: TypeAlias = (
     DueJob
     | ScheduleChanged
+    | AttemptStarted
     | AttemptEnded
     | KeyFreed
     | JobFinal

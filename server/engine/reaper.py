@@ -3,7 +3,8 @@
 Two independent reasons with error texts of their own. Candidates are read without a fence; the statement that ends them
 is fenced and checks state, claim and reason again, so that an attempt which has just ended, or a worker that has just
 come back, is left alone. An attempt over its time is first told to stop; it is superseded when the worker confirms, or
-`kill_grace` after its time and after it was told.
+`kill_grace` after its time and after it was told. A published job that no consumer has started in time is given back as
+well, for another publication.
 """
 
 import logging
@@ -12,9 +13,10 @@ import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from server.domain.dispatch import is_queue_lease
 from server.domain.ending import Ended, Recheck, RunningJob
 from server.domain.job import AttemptRef
-from server.domain.outcome import TimedOut, WorkerLost, decide
+from server.domain.outcome import TimedOut, Undelivered, WorkerLost, decide
 from server.engine.cancels import Cancels
 from server.engine.clock import DatabaseClock
 from server.engine.ender import Ender
@@ -78,6 +80,10 @@ class Reaper:
         """Tell attempts over their time to stop, and end those that did not."""
         shards = [shard for shard, _ in self._ownership.of_partition(partition)]
         found = await self._store.overdue(partition, shards)
+        published = [one for one in found if is_queue_lease(one.worker_id)]
+        if published:
+            await self._end_not_started(partition, published)
+            found = [one for one in found if not is_queue_lease(one.worker_id)]
         late = self._told_in_vain(partition, found)
         self.tell([one for one in found if one not in late])
         if not late:
@@ -91,6 +97,15 @@ class Reaper:
         for one in ended:
             log.info("attempt superseded: over its time", extra={"job_id": one.ref.job_id, "claim": one.ref.claim})
         self._supersede(late, ended)
+
+    async def _end_not_started(self, partition: int, published: Sequence[RunningJob]) -> None:
+        """Give jobs back that were published and that no consumer has started in time; no try is burned."""
+        now = self._clock.now()
+        async with self._ownership.lane(partition):
+            decisions = [decide(Undelivered(), one.facts, now, random.random) for one in published]
+            ended = await self._ender.end_fenced(partition, decisions, Recheck.NOT_STARTED)
+        if ended:
+            log.info("published jobs that nobody has started go back", extra={"jobs": len(ended)})
 
     def _told_in_vain(self, partition: int, overdue: Sequence[RunningJob]) -> list[RunningJob]:
         """Return the attempts that have had `kill_grace` to stop in, by this process's clock as well.

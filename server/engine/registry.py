@@ -5,6 +5,7 @@ which stream this node itself handed the attempt over; None means that it did no
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -36,6 +37,7 @@ class Registry:
         self._entries: dict[AttemptRef, RunningEntry] = {}
         self._of_worker: dict[int, set[AttemptRef]] = {}
         self._of_shard: dict[int, set[AttemptRef]] = {}
+        self._of_handler: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -49,6 +51,7 @@ class Registry:
         self._entries[entry.ref] = entry
         self._of_worker.setdefault(entry.worker_id, set()).add(entry.ref)
         self._of_shard.setdefault(entry.shard, set()).add(entry.ref)
+        self._of_handler[entry.handler_id] += 1
 
     def get(self, ref: AttemptRef) -> RunningEntry | None:
         """Return an attempt."""
@@ -60,6 +63,9 @@ class Registry:
         if entry is not None:
             _discard(self._of_worker, entry.worker_id, ref)
             _discard(self._of_shard, entry.shard, ref)
+            self._of_handler[entry.handler_id] -= 1
+            if not self._of_handler[entry.handler_id]:
+                del self._of_handler[entry.handler_id]
         return entry
 
     def workers(self) -> list[int]:
@@ -73,6 +79,10 @@ class Registry:
     def of_shard(self, shard: int) -> list[RunningEntry]:
         """Return the running attempts of a shard."""
         return [self._entries[ref] for ref in self._of_shard.get(shard, ())]
+
+    def of_handler(self, handler_id: int) -> int:
+        """Return the number of running attempts of a handler."""
+        return self._of_handler[handler_id]
 
     def shards_of_workers(self, worker_ids: Iterable[int]) -> set[int]:
         """Return the shards in which these workers have running attempts."""

@@ -8,10 +8,13 @@ acknowledged only when no slot beyond it is reserved any more: the worker gives 
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from server.domain.dispatch import is_queue_lease
+from server.domain.handler import HandlerView
 from server.domain.job import AttemptRef
+from server.domain.outcome import AckStatus
 from server.engine.ports import WorkerLink
 
 
@@ -48,6 +51,10 @@ class WorkerSession:
             return 0
         return max(0, self.credit.get(handler_id, 0) - self.used.get(handler_id, 0))
 
+    def acknowledge(self, acks: Sequence[tuple[AttemptRef, AckStatus]]) -> None:
+        """Tell the worker the fate of results."""
+        self.link.send_acks(acks)
+
     def grant(self, sequence: int, credits: Mapping[int, int]) -> None:
         """Take in a credit, and acknowledge it as soon as it is kept to."""
         self.credit.update(credits)
@@ -70,6 +77,8 @@ class SlotBook:
         self._silence_s = silence_s
         self._sessions: dict[int, WorkerSession] = {}
         self._by_handler: dict[int, list[WorkerSession]] = {}
+        self._queues: dict[int, WorkerSession] = {}
+        """By handler: what takes its jobs in place of its workers' sessions."""
 
     def attach(self, session: WorkerSession) -> WorkerSession | None:
         """Add a session; return the older session that it replaces."""
@@ -93,6 +102,13 @@ class SlotBook:
             if not sessions:
                 self._by_handler.pop(handler_id, None)
 
+    def set_queue(self, handler_id: int, queue: WorkerSession | None) -> None:
+        """Have a queue take a handler's jobs in place of its workers' sessions; None for the sessions again."""
+        if queue is None:
+            self._queues.pop(handler_id, None)
+        else:
+            self._queues[handler_id] = queue
+
     def of_worker(self, worker_id: int) -> WorkerSession | None:
         """Return the session of a worker, if it is connected here."""
         return self._sessions.get(worker_id)
@@ -102,7 +118,9 @@ class SlotBook:
         return list(self._sessions.values())
 
     def heard(self, worker_id: int) -> bool:
-        """Whether a connected worker was heard lately enough to be taken for alive."""
+        """Whether a connected worker was heard lately enough to be taken for alive; the lease of a topic always is."""
+        if is_queue_lease(worker_id):
+            return True
         session = self._sessions.get(worker_id)
         return session is not None and self._responsive(session, time.monotonic())
 
@@ -113,31 +131,37 @@ class SlotBook:
             one.worker_id: max(0.0, now - one.heard_at) for one in self._sessions.values() if self._responsive(one, now)
         }
 
-    def view(self, handler_id: int) -> tuple[int, int, int]:
+    def view(self, handler_id: int) -> HandlerView:
         """Return the workers, slots and free slots of a handler."""
         sessions = self._by_handler.get(handler_id, [])
+        queue = self._queues.get(handler_id)
+        if queue is not None:
+            slots = sum(session.registered[handler_id] for session in sessions)
+            return HandlerView(len(sessions), slots, queue.free(handler_id), published=True)
         slots = sum(session.credit.get(handler_id, 0) for session in sessions)
-        return len(sessions), slots, sum(session.free(handler_id) for session in sessions)
+        return HandlerView(len(sessions), slots, sum(session.free(handler_id) for session in sessions))
 
     def handlers(self) -> list[int]:
-        """Return the handlers that some connected worker knows."""
-        return list(self._by_handler)
+        """Return the handlers that some connected worker knows and is handed the jobs of."""
+        return [handler_id for handler_id in self._by_handler if handler_id not in self._queues]
 
     def shared(self, handler_id: int) -> bool:
         """Whether workers of a handler have slots that they have not granted to this node, but might."""
+        if handler_id in self._queues:
+            return False
         sessions = self._by_handler.get(handler_id, [])
         return any(session.credit.get(handler_id, 0) < session.registered[handler_id] for session in sessions)
 
     def free(self, handler_id: int) -> int:
         """Return the free slots of a handler on workers that can be reached."""
         now = time.monotonic()
-        sessions = self._by_handler.get(handler_id, [])
+        sessions = self._takers(handler_id)
         return sum(session.free(handler_id) for session in sessions if self._responsive(session, now))
 
     def reserve(self, handler_id: int, count: int) -> list[WorkerSession]:
         """Reserve up to `count` slots, spread over the workers with the most room."""
         now = time.monotonic()
-        room = [(session.free(handler_id), session) for session in self._by_handler.get(handler_id, [])]
+        room = [(session.free(handler_id), session) for session in self._takers(handler_id)]
         room = [(free, session) for free, session in room if free and self._responsive(session, now)]
         taken: list[WorkerSession] = []
         while room and len(taken) < count:
@@ -170,6 +194,10 @@ class SlotBook:
         session = self._sessions.get(worker_id)
         if session is not None and (handler_id := session.outstanding.pop(ref, None)) is not None:
             session.used[handler_id] -= 1
+
+    def _takers(self, handler_id: int) -> list[WorkerSession]:
+        queue = self._queues.get(handler_id)
+        return self._by_handler.get(handler_id, []) if queue is None else [queue]
 
     def _responsive(self, session: WorkerSession, now: float) -> bool:
         return now - session.heard_at <= self._silence_s

@@ -16,6 +16,7 @@ _REAPED: Final = {
     Recheck.WORKER_LOST: "worker_lost",
     Recheck.TIMED_OUT: "timed_out",
     Recheck.OPEN: "undelivered",
+    Recheck.NOT_STARTED: "not_started",
 }
 
 

@@ -44,6 +44,7 @@ class LoadMetrics(Collector):
             sample = await self._sampler.sample(MAX_AGE_S)
             self._held = await self._holders()
             shown = sorted(sample.due, key=lambda handler_id: -sample.due[handler_id].count)[:MAX_HANDLERS]
+            shown += sorted(sample.published.keys() - set(shown))[:MAX_HANDLERS]
             if not set(shown) <= self._names.keys():
                 self._names |= await self._sampler.handler_names(shown)
             if len(self._names) > 2 * MAX_HANDLERS:
@@ -78,6 +79,7 @@ class LoadMetrics(Collector):
             oldest.add_metric([namespace, handler], waited_s)
         yield due
         yield oldest
+        yield from self._published(sample)
         yield from self._horizon()
 
     def _horizon(self) -> Iterator[Metric]:
@@ -94,6 +96,28 @@ class LoadMetrics(Collector):
             "How long the oldest open transaction has been open.",
             max((one.open_s for one in self._held if one.open_s is not None), default=0.0),
         )
+
+    def _published(self, sample: LoadSample) -> Iterator[Metric]:
+        found: dict[tuple[str, str], tuple[int, float]] = {}
+        for handler_id, one in sample.published.items():
+            name = self._names.get(handler_id, OTHERS)
+            count, waited_s = found.get(name, (0, 0.0))
+            found[name] = count + one.count, max(waited_s, (sample.now - one.oldest).total_seconds())
+        published = GaugeMetricFamily(
+            "shardwheel_jobs_published",
+            "Jobs in the topics of their handlers that no consumer has started.",
+            labels=["namespace", "handler"],
+        )
+        oldest = GaugeMetricFamily(
+            "shardwheel_jobs_oldest_published_seconds",
+            "How long the oldest of them has been there.",
+            labels=["namespace", "handler"],
+        )
+        for (namespace, handler), (count, waited_s) in found.items():
+            published.add_metric([namespace, handler], count)
+            oldest.add_metric([namespace, handler], waited_s)
+        yield published
+        yield oldest
 
     def _by_name(self, sample: LoadSample) -> dict[tuple[str, str], tuple[int, float]]:
         found: dict[tuple[str, str], tuple[int, float]] = {}

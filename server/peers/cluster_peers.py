@@ -79,7 +79,9 @@ class ClusterPeers:
             )
         except (UnknownPeer, grpc.aio.AioRpcError):
             return None
-        return HandlerView(workers=view.workers, slots=view.slots, free=view.free) if view.serves_shard else None
+        if not view.serves_shard:
+            return None
+        return HandlerView(workers=view.workers, slots=view.slots, free=view.free, published=view.published)
 
     async def activities(self) -> dict[str, Activity | None]:
         """Return what each other live node did lately, None for one that does not answer soon."""

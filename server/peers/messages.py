@@ -11,6 +11,7 @@ from server.engine.ports_peers import (
     AttemptAsked,
     AttemptDisclaimed,
     AttemptEnded,
+    AttemptStarted,
     HandlersChanged,
     JobFinal,
     JobWatched,
@@ -52,6 +53,13 @@ def _add(request: pb.TellRequest, one: News) -> None:
             request.ended_attempts.add(
                 job_id=one.ref.job_id, claim=one.ref.claim, final=one.final, key_told=one.key_told
             )
+        case AttemptStarted():
+            request.started_attempts.add(
+                job_id=one.ref.job_id,
+                claim=one.ref.claim,
+                worker_id=one.worker_id,
+                timeout_at_us=None if one.timeout_at is None else _micros(one.timeout_at),
+            )
         case JobFinal():
             request.final_jobs.append(one.job_id)
         case JobWatched():
@@ -81,6 +89,14 @@ def news_of(request: pb.TellRequest) -> Sequence[News]:
         AttemptEnded(AttemptRef(one.job_id, one.claim), final=one.final, key_told=one.key_told)
         for one in request.ended_attempts
     ]
+    news += [
+        AttemptStarted(
+            AttemptRef(one.job_id, one.claim),
+            one.worker_id,
+            _instant(one.timeout_at_us) if one.HasField("timeout_at_us") else None,
+        )
+        for one in request.started_attempts
+    ]
     news += [JobFinal(job_id) for job_id in request.final_jobs]
     news += [KeyFreed(one.shard, one.namespace_id, one.concurrency_key) for one in request.freed_keys]
     news += [
@@ -109,6 +125,7 @@ def problems(request: pb.TellRequest, shards: int) -> Iterator[tuple[str, object
     job_ids: dict[str, Iterable[int]] = {
         "pending_jobs": (one.job_id for one in request.pending_jobs),
         "ended_attempts": (one.job_id for one in request.ended_attempts),
+        "started_attempts": (one.job_id for one in request.started_attempts),
         "cancels": (one.job_id for one in request.cancels),
         "asked_attempts": (one.job_id for one in request.asked_attempts),
         "disclaimed_attempts": (one.job_id for one in request.disclaimed_attempts),
@@ -132,6 +149,12 @@ def problems(request: pb.TellRequest, shards: int) -> Iterator[tuple[str, object
         if not 0 <= schedule.next_fire_at_us <= _MAX_MICROSECONDS:
             reason = f"has to be from 0 to {_MAX_MICROSECONDS}"
             yield f"schedules[{number}].next_fire_at_us", schedule.next_fire_at_us, reason
+    for number, started in enumerate(request.started_attempts):
+        if not 0 <= started.timeout_at_us <= _MAX_MICROSECONDS:
+            reason = f"has to be from 0 to {_MAX_MICROSECONDS}"
+            yield f"started_attempts[{number}].timeout_at_us", started.timeout_at_us, reason
+        if started.worker_id <= 0:
+            yield f"started_attempts[{number}].worker_id", started.worker_id, "has to be the number of a worker"
     for number, freed in enumerate(request.freed_keys):
         if not 0 <= freed.shard < shards:
             yield f"freed_keys[{number}].shard", freed.shard, f"has to be from 0 to {shards - 1}"

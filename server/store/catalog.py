@@ -5,13 +5,15 @@ change; changes of handlers made through another node arrive with the next `refr
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from server.domain.dispatch import Dispatch, DispatchMode
 from server.domain.policies import NO_POLICIES, Policies, from_document, to_document
 from server.store.arrays import JsonbArray, TextArray
 from server.store.database import Connection, Database, Row
+from server.store.insert import milliseconds
 
 MAX_HANDLERS: Final = 10_000
 MAX_NAMESPACES: Final = 10_000
@@ -76,11 +78,13 @@ class Handler:
     policies: Policies = NO_POLICIES
     paused: bool = False
     pause_note: str = ""
+    dispatch: Dispatch = field(default_factory=Dispatch)
     changed_at: datetime
 
 
 _NAMESPACE: Final = "SELECT id, name, defaults, created_at FROM namespaces"
 READ_NAMESPACE: Final = _NAMESPACE + " WHERE name = %s"
+READ_NAMESPACE_BY_ID: Final = _NAMESPACE + " WHERE id = %s"
 LIST_NAMESPACES: Final = _NAMESPACE + " ORDER BY name LIMIT %s"
 CREATE_NAMESPACE: Final = """
 INSERT INTO namespaces (name, defaults) SELECT %s, %s::jsonb
@@ -89,11 +93,14 @@ ON CONFLICT (name) DO NOTHING
 RETURNING id, name, defaults, created_at
 """
 
-_HANDLER: Final = "SELECT id, namespace_id, name, defaults, paused, pause_note, changed_at FROM handlers"
+_COLUMNS: Final = """id, namespace_id, name, defaults, paused, pause_note, dispatch, queue_timeout_ms, max_unfinished,
+    changed_at"""
+_HANDLER: Final = "SELECT " + _COLUMNS + " FROM handlers"
 READ_HANDLER: Final = _HANDLER + " WHERE namespace_id = %s AND name = %s"
 READ_HANDLER_BY_ID: Final = _HANDLER + " WHERE id = %s"
 LIST_HANDLERS: Final = _HANDLER + " WHERE namespace_id = %s ORDER BY name LIMIT %s"
 CHANGED_HANDLERS: Final = _HANDLER + " WHERE changed_at > %s ORDER BY changed_at"
+PUBLISHED_HANDLERS: Final = _HANDLER + " WHERE dispatch = 1 ORDER BY id"
 NOW: Final = "SELECT now()"
 
 COUNT_HANDLERS: Final = """
@@ -112,11 +119,23 @@ WHERE h.defaults IS DISTINCT FROM EXCLUDED.defaults AND %s::bool
 """
 READ_HANDLERS: Final = _HANDLER + " WHERE namespace_id = %s AND name = ANY(%s::text[])"
 
-SET_PAUSED: Final = """
+SET_PAUSED: Final = (
+    """
 UPDATE handlers SET paused = %s, pause_note = %s, changed_at = GREATEST(now(), changed_at + interval '1 microsecond')
 WHERE namespace_id = %s AND name = %s
-RETURNING id, namespace_id, name, defaults, paused, pause_note, changed_at
-"""
+RETURNING """
+    + _COLUMNS
+)
+
+SET_DISPATCH: Final = (
+    """
+UPDATE handlers SET dispatch = %s, queue_timeout_ms = COALESCE(%s::int8, queue_timeout_ms),
+    max_unfinished = COALESCE(%s::int4, max_unfinished),
+    changed_at = GREATEST(now(), changed_at + interval '1 microsecond')
+WHERE namespace_id = %s AND name = %s
+RETURNING """
+    + _COLUMNS
+)
 
 
 class Catalog:
@@ -211,6 +230,34 @@ class Catalog:
             raise UnknownHandler(namespace.name, name)
         return self._keep(_handler(rows[0]))
 
+    async def set_dispatch(
+        self,
+        namespace: Namespace,
+        name: str,
+        mode: DispatchMode,
+        *,
+        queue_timeout: timedelta | None,
+        max_unfinished: int | None,
+    ) -> Handler:
+        """Say how a handler's jobs are handed out; None leaves a setting as it is. The handler is created if there was
+        none; raise `CatalogFull`."""
+        await self.handler(namespace.namespace_id, name)
+        params = (int(mode), milliseconds(queue_timeout), max_unfinished, namespace.namespace_id, name)
+        [row] = await self._database.run(SET_DISPATCH, params, api=True)
+        return self._keep(_handler(row))
+
+    async def published_handlers(self) -> list[Handler]:
+        """Return the handlers of all namespaces whose jobs are published."""
+        return [self._keep(_handler(row)) for row in await self._database.run(PUBLISHED_HANDLERS, api=True)]
+
+    async def namespace_name(self, namespace_id: int) -> str:
+        """Return the name of a namespace that exists."""
+        for found in self._namespaces.values():
+            if found.namespace_id == namespace_id:
+                return found.name
+        [row] = await self._database.run(READ_NAMESPACE_BY_ID, (namespace_id,), api=True)
+        return self._keep_namespace(_namespace(row)).name
+
     async def refresh(self) -> list[Handler]:
         """Read what other nodes changed, and return the handlers that this node knew otherwise or not at all.
 
@@ -270,7 +317,13 @@ def _namespace(row: Row) -> Namespace:
 
 
 def _handler(row: Row) -> Handler:
-    handler_id, namespace_id, name, defaults, paused, pause_note, changed_at = row
+    (handler_id, namespace_id, name, defaults, paused, pause_note, mode, queue_timeout_ms, max_unfinished,
+     changed_at) = row  # fmt: skip
+    dispatch = Dispatch(
+        mode=DispatchMode(mode),
+        queue_timeout=timedelta(milliseconds=queue_timeout_ms),
+        max_unfinished=max_unfinished,
+    )
     return Handler(
         handler_id=handler_id,
         namespace_id=namespace_id,
@@ -278,5 +331,6 @@ def _handler(row: Row) -> Handler:
         policies=from_document(defaults),
         paused=paused,
         pause_note=pause_note,
+        dispatch=dispatch,
         changed_at=changed_at,
     )

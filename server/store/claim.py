@@ -83,13 +83,17 @@ sized AS (
     SELECT m.id, m.epoch, m.off + m.k AS slot,
            sum(m.bytes) OVER (ORDER BY m.priority, m.due_at, m.id ROWS UNBOUNDED PRECEDING) - m.bytes AS before
     FROM numbered m WHERE m.k <= m.n),
-picked AS MATERIALIZED (SELECT id, epoch, slot::int AS slot FROM sized WHERE before < %s::int8),
+picked AS MATERIALIZED (
+    SELECT id, epoch, (%s::int8[])[slot::int] AS worker_id FROM sized WHERE before < %s::int8),
 parked AS (UPDATE {jobs} j SET state = 2 FROM ranked r WHERE NOT r.take AND j.id = r.id),
 up AS (
     UPDATE {jobs} j
     SET state = 1, claim = j.claim + 1, open_claim = j.claim + 1, attempt = j.attempt + 1, claim_epoch = p.epoch,
-        worker_id = (%s::int8[])[p.slot], started_at = now(), cancel_requested = false,
-        timeout_at = LEAST(now() + j.attempt_timeout_ms * interval '1 millisecond', j.deadline_at)
+        worker_id = p.worker_id, started_at = now(), cancel_requested = false,
+        timeout_at = CASE WHEN p.worker_id > 0
+            THEN LEAST(now() + j.attempt_timeout_ms * interval '1 millisecond', j.deadline_at)
+            ELSE (SELECT LEAST(now() + h.queue_timeout_ms * interval '1 millisecond', j.expires_at)
+                  FROM handlers h WHERE h.id = j.handler_id) END
     FROM picked p WHERE j.id = p.id
     RETURNING j.id, j.claim, p.epoch, j.attempt, j.max_attempts, j.namespace_id, j.handler_id, j.worker_id, j.priority,
         j.name, j.payload, j.content_type, j.due_at, j.scheduled_for, j.started_at, j.timeout_at, j.progress,
@@ -136,6 +140,8 @@ async def claim(
 ) -> ClaimResult:
     """Claim due jobs for the given slots; `epochs` are (shard, epoch) of every shard that a probe names.
 
+    A job that is bound to the lease of its handler's topic has as its time that in which a consumer has to start it.
+
     Each probe looks at `look_past` more jobs than it has slots, to park a crowd behind full concurrency keys quickly.
     """
     offsets: list[int] = []
@@ -155,8 +161,8 @@ async def claim(
             InstantArray([bound for probe in probes for bound in probe.bounds]),
             look_past,
             look_past,
-            MAX_CLAIM_BYTES,
             Int8Array(workers),
+            MAX_CLAIM_BYTES,
         ),
     )
     return ClaimResult(

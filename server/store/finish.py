@@ -26,6 +26,7 @@ _RECHECKS: Final[dict[Recheck, LiteralString]] = {
         " AND (k.lease_until < LEAST(now(), %s::timestamptz) OR k.lost_at IS NOT NULL OR k.ended_at IS NOT NULL))"
     ),
     Recheck.TIMED_OUT: "AND j.state + 0 = 1 AND j.timeout_at <= now() - %s::int8 * interval '1 millisecond'",
+    Recheck.NOT_STARTED: "AND j.state + 0 = 1 AND j.worker_id < 0 AND j.timeout_at <= now()",
 }
 
 _HISTORY_COLUMNS: Final[LiteralString] = """id, due_at, created_at, started_at, claim, worker_id, schedule_id,
@@ -158,8 +159,8 @@ async def fenced_finish(
 ) -> FencedEnds:
     """Like `finish`, fenced, and only for rows that still meet `recheck`.
 
-    TIMED_OUT: for at least `grace`; WORKER_LOST: by a lease that was over at `as_of`, or a worker that is lost
-    or has ended.
+    TIMED_OUT: for at least `grace`; NOT_STARTED: published, and over the time in which it has to be started;
+    WORKER_LOST: by a lease that was over at `as_of`, or a worker that is lost or has ended.
     """
     params = (*_fence_params(epochs), *_finish_params(finishes), *_recheck_params(recheck, grace, as_of))
     return _fenced_ends(await run_history(database, FENCED_FINISH[recheck].on(partition), params))
@@ -254,7 +255,7 @@ def _fence_params(epochs: Sequence[tuple[int, int]]) -> tuple[object, ...]:
 
 def _recheck_params(recheck: Recheck, grace: timedelta, as_of: datetime) -> tuple[object, ...]:
     match recheck:
-        case Recheck.OPEN:
+        case Recheck.OPEN | Recheck.NOT_STARTED:
             return ()
         case Recheck.WORKER_LOST:
             return (as_of,)

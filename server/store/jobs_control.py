@@ -1,7 +1,8 @@
 """What people do to a job: cancel it, have it tried again.
 
 Each is one statement that locks the row, looks at its state and acts on it, so that it cannot cross a claim, a finish
-or another such request: it happens before or after, never in between. Once `target` has the lock, the row is found by
+or another such request: it happens before or after, never in between. A job that was published and that no consumer has
+started counts as pending. Once `target` has the lock, the row is found by
 its id alone: other columns would be compared as they were when the statement began.
 """
 
@@ -16,8 +17,9 @@ from server.store.partitions import run_history
 
 CANCEL: Final = Statement("""
 WITH target AS (
-    SELECT x.id, x.state, x.concurrency_key FROM {jobs} x
-    WHERE x.id = %s::int8 AND x.namespace_id = %s::int4 FOR UPDATE),
+    SELECT x.id, CASE WHEN x.worker_id < 0 AND x.state = 1 THEN 0 ELSE x.state END AS state, x.concurrency_key,
+        CASE WHEN x.worker_id < 0 THEN x.open_claim END AS published
+    FROM {jobs} x WHERE x.id = %s::int8 AND x.namespace_id = %s::int4 FOR UPDATE),
 flagged AS (
     UPDATE {jobs} j
     SET cancel_requested = true, timeout_at = LEAST(j.timeout_at, now()), error_type = 'cancelled', error_message = %s
@@ -30,13 +32,15 @@ kept AS (
         start_timeout_ms, total_timeout_ms, retry_multiplier, shard, handler_id, namespace_id, attempt, max_attempts,
         concurrency_limit, priority, name, content_type, concurrency_key, labels, traceparent, non_retryable, payload,
         progress)
-    SELECT 5, now(), 'cancelled', %s, g.id, g.due_at, g.created_at, g.started_at, g.claim,
-        g.worker_id, g.schedule_id, g.scheduled_for, g.deadline_at, g.retry_initial_ms, g.retry_max_ms,
+    SELECT 5, now(), 'cancelled', %s, g.id, g.due_at, g.created_at,
+        CASE WHEN t.published IS NULL THEN g.started_at END, g.claim,
+        CASE WHEN t.published IS NULL THEN g.worker_id END,
+        g.schedule_id, g.scheduled_for, g.deadline_at, g.retry_initial_ms, g.retry_max_ms,
         g.attempt_timeout_ms, g.start_timeout_ms, g.total_timeout_ms, g.retry_multiplier, g.shard, g.handler_id,
         g.namespace_id, g.attempt, g.max_attempts, g.concurrency_limit, g.priority, g.name, g.content_type,
         g.concurrency_key, g.labels, g.traceparent, g.non_retryable, g.payload, g.progress
-    FROM gone g RETURNING id)
-SELECT t.state, t.concurrency_key, f.open_claim, f.worker_id FROM target t LEFT JOIN flagged f ON true
+    FROM gone g JOIN target t ON t.id = g.id RETURNING id)
+SELECT t.state, t.concurrency_key, t.published, f.open_claim, f.worker_id FROM target t LEFT JOIN flagged f ON true
 """)
 
 # A pending job that waits for its next try becomes due at once. `due` says whether it is due already.
@@ -81,6 +85,8 @@ class Cancelled:
     was: JobState
     running: tuple[AttemptRef, int] | None = None
     room: str | None = None
+    published: AttemptRef | None = None
+    """The attempt that waited in its handler's topic, if the job did."""
 
 
 class RetryVerdict(Enum):
@@ -113,9 +119,14 @@ async def cancel(
     for _ in range(2):
         rows = await run_history(database, CANCEL.on(partition), (job_id, namespace_id, *texts), api=True)
         if rows:
-            state, key, claim, worker_id = rows[0]
+            state, key, published, claim, worker_id = rows[0]
             running = (AttemptRef(job_id, claim), worker_id) if claim is not None else None
-            return Cancelled(was=JobState(state), running=running, room=key if state == JobState.PENDING else None)
+            return Cancelled(
+                was=JobState(state),
+                running=running,
+                room=key if state == JobState.PENDING else None,
+                published=None if published is None else AttemptRef(job_id, published),
+            )
         final = await _final_state(database, namespace_id, job_id)
         if final is not None:
             return final

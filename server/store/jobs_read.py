@@ -88,7 +88,11 @@ LIVE_COLUMNS: Final[LiteralString] = (
 FINISHED_COLUMNS: Final[LiteralString] = (
     COMMON_COLUMNS + ", x.finished_at, x.result_content_type, NULL::bigint AS open_claim, false AS cancel_requested"
 )
-WORKER_NAME: Final[LiteralString] = "COALESCE((SELECT k.name FROM workers k WHERE k.id = x.worker_id), '') AS worker"
+# A job that was published is held by the lease of its handler's topic.
+WORKER_NAME: Final[LiteralString] = (
+    "COALESCE((SELECT k.name FROM workers k WHERE k.id = x.worker_id),"
+    " (SELECT 'kafka:' || h.name FROM handlers h WHERE h.id = -x.worker_id), '') AS worker"
+)
 
 _READ_LIVE: Final[LiteralString] = (
     "SELECT "

@@ -154,7 +154,8 @@ SELECT me.shard, (SELECT count(*) FROM gone) FROM me
 async def load_running(database: Database, partition: int, shard: int) -> list[RunningJob]:
     """Return all running jobs of a shard."""
     found: list[RunningJob] = []
-    after = (-1, -1)
+    # The leases of topics have negative numbers.
+    after = (-(1 << 63), 0)
     while True:
         rows = await database.run(RUNNING.on(partition), (shard, *after, PAGE))
         found.extend(_running(row) for row in rows)

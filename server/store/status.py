@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from server.domain.dispatch import is_queue_lease
 from server.store.database import Database, Statement
 
 # Due rows counted per partition, and per (shard, handler, priority).
@@ -41,8 +42,8 @@ GROUP BY l.handler_id, l.shard
 """)
 
 RUNNING: Final = Statement("""
-SELECT r.handler_id, r.worker_id, r.shard, count(*) FROM (
-    SELECT x.handler_id, x.worker_id, x.shard FROM {jobs} x WHERE x.state = 1
+SELECT r.handler_id, r.worker_id, r.shard, count(*), min(r.started_at) FROM (
+    SELECT x.handler_id, x.worker_id, x.shard, x.started_at FROM {jobs} x WHERE x.state = 1
     ORDER BY x.shard, x.worker_id, x.id LIMIT %s::int8) r
 GROUP BY r.handler_id, r.worker_id, r.shard
 """)
@@ -71,6 +72,14 @@ class DueSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedSample:
+    """Jobs of a handler that were published and not started: how many, and since when the oldest has been published."""
+
+    count: int
+    oldest: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSample:
     """Due and running jobs; `now` is the database clock."""
 
@@ -78,6 +87,8 @@ class LoadSample:
     due: dict[int, DueSample] = field(default_factory=dict)
     running_by_handler: dict[int, int] = field(default_factory=dict)
     running_by_worker: dict[int, int] = field(default_factory=dict)
+    published: dict[int, PublishedSample] = field(default_factory=dict)
+    """By handler; they are among the running ones."""
     due_by_shard: dict[int, int] = field(default_factory=dict)
     running_by_shard: dict[int, int] = field(default_factory=dict)
     pending: int = 0
@@ -95,6 +106,7 @@ async def sample_load(database: Database, partitions: int) -> LoadSample:
     due: dict[int, DueSample] = {}
     by_handler: dict[int, int] = {}
     by_worker: dict[int, int] = {}
+    published: dict[int, PublishedSample] = {}
     due_by_shard: dict[int, int] = {}
     running_by_shard: dict[int, int] = {}
     for partition in range(partitions):
@@ -106,10 +118,13 @@ async def sample_load(database: Database, partitions: int) -> LoadSample:
                 oldest, count = min(oldest, known.oldest), count + known.count
             due[handler_id] = DueSample(count=count, oldest=oldest)
         rows = await database.run(RUNNING.on(partition), (MAX_COUNTED,), api=True)
-        for handler_id, worker_id, shard, count in rows:
+        for handler_id, worker_id, shard, count, oldest in rows:
             running_by_shard[shard] = running_by_shard.get(shard, 0) + count
             by_handler[handler_id] = by_handler.get(handler_id, 0) + count
             by_worker[worker_id] = by_worker.get(worker_id, 0) + count
+            if is_queue_lease(worker_id):
+                before = published.get(handler_id, PublishedSample(count=0, oldest=oldest))
+                published[handler_id] = PublishedSample(count=before.count + count, oldest=min(before.oldest, oldest))
     now, counted, estimated, schedules, estimated_schedules, workers = (await database.run(TOTALS, api=True))[0]
     running = sum(by_handler.values())
     return LoadSample(
@@ -117,6 +132,7 @@ async def sample_load(database: Database, partitions: int) -> LoadSample:
         due=due,
         running_by_handler=by_handler,
         running_by_worker=by_worker,
+        published=published,
         due_by_shard=due_by_shard,
         running_by_shard=running_by_shard,
         pending=counted if counted < MAX_COUNTED else max(counted, (estimated or 0) - running),

@@ -217,6 +217,15 @@ async def live(database: Database, namespace_id: int) -> list[WorkerRow]:
     return [WorkerRow(*row) for row in await database.run(LIVE, (namespace_id,), api=True)]
 
 
+FIND: Final = "SELECT id FROM workers WHERE namespace_id = %s AND name = %s AND incarnation = %s"
+
+
+async def find(database: Database, namespace_id: int, name: str, incarnation: int) -> int | None:
+    """Return the number of an incarnation, whether it lives or not; None if there was none lately."""
+    rows = await database.run(FIND, (namespace_id, name, incarnation), api=True)
+    return rows[0][0] if rows else None
+
+
 # The process lives, and yet has no stream perhaps: a doubt stays, and its grace begins anew.
 KEEP: Final = """
 UPDATE workers SET lease_until = now() + %s::int8 * interval '1 millisecond', lost_at = NULL,

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.kafka import KafkaBroker, publish
 from tests.support.nodes import running_node
 from tests.support.waiting import eventually
 from worker_sdk import AsyncClient, Worker
@@ -31,7 +32,13 @@ Families: TypeAlias = Mapping[str, Family]
 
 async def families_of_a_node(database: str, folder: Path) -> Families:
     """Start a node, have it run a job and keep another waiting, and return what it exposes then."""
-    async with running_node(database, folder, http_listen="127.0.0.1:0") as node:
+    with KafkaBroker() as broker:
+        return await _families(database, folder, broker)
+
+
+async def _families(database: str, folder: Path, broker: KafkaBroker) -> Families:
+    async with running_node(database, folder, http_listen="127.0.0.1:0", kafka=broker.address) as node:
+        published, _ = await publish(node)
         worker = Worker(node.address, name="w")
 
         @worker.handler("good")
@@ -42,6 +49,7 @@ async def families_of_a_node(database: str, folder: Path) -> Families:
         try:
             async with AsyncClient(node.address) as client:
                 await client.submit("nobody.runs.this")
+                await client.submit(published)
                 await client.wait((await client.submit("good")).job_id, timeout=30)
 
             found: dict[str, Family] = {}
@@ -49,7 +57,7 @@ async def families_of_a_node(database: str, folder: Path) -> Families:
             async def told() -> bool:
                 found.clear()
                 found.update(parsed(await asyncio.to_thread(page, node.http.address)))
-                return bool(found[f"{PREFIX}jobs_due"].labels)
+                return all(found[f"{PREFIX}{name}"].labels for name in ("jobs_due", "jobs_published"))
 
             await eventually(told, timeout_s=30, what="the load of the cluster")
         finally:

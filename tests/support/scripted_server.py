@@ -24,6 +24,8 @@ from shardwheel.v1.worker_service_pb2 import (
     CreditAck,
     Demand,
     Drain,
+    FinishAttemptsRequest,
+    FinishAttemptsResponse,
     HandlerDemand,
     HeartbeatAck,
     Hello,
@@ -40,6 +42,8 @@ from shardwheel.v1.worker_service_pb2 import (
     SessionRequest,
     SessionResponse,
     ShardEpoch,
+    StartAttemptsRequest,
+    StartAttemptsResponse,
     Welcome,
 )
 
@@ -363,6 +367,23 @@ class ScriptedServer(worker_service_pb2_grpc.WorkerServiceServicer):
             self._news.notify_all()
         async for response in session.responses(request_iterator, context):
             yield response
+
+    async def StartAttempts(
+        self,
+        request: StartAttemptsRequest,
+        context: grpc.aio.ServicerContext[StartAttemptsRequest, Awaitable[StartAttemptsResponse]],
+    ) -> StartAttemptsResponse:
+        """Start nothing: no message of a topic is known here."""
+        return StartAttemptsResponse()
+
+    async def FinishAttempts(
+        self,
+        request: FinishAttemptsRequest,
+        context: grpc.aio.ServicerContext[FinishAttemptsRequest, Awaitable[FinishAttemptsResponse]],
+    ) -> FinishAttemptsResponse:
+        """Refuse all outcomes."""
+        acks = [ResultAck(attempt=one.attempt, status=ResultAck.STALE) for one in request.results]
+        return FinishAttemptsResponse(acks=acks)
 
     async def KeepAlive(
         self,

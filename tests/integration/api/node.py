@@ -35,7 +35,7 @@ from server.observe.activity import ActivityLog, Counts
 from server.peers.channels import PeerChannels
 from server.peers.cluster_peers import ClusterPeers
 from server.store import claim, finish, workers
-from server.store.catalog import Catalog
+from server.store.catalog import Catalog, Handler
 from server.store.database import Database
 from server.store.load_sampler import LoadSampler
 from server.store.partitions import Retention
@@ -82,6 +82,7 @@ class QuietEngine:
     waiters: set[Waiter] = field(default_factory=set)
     freed: list[tuple[int, int, str]] = field(default_factory=list)
     watched: list[int] = field(default_factory=list)
+    published_ended: list[AttemptRef] = field(default_factory=list)
 
     def jobs_added(self, jobs: Sequence[DueJob]) -> None:
         self.added.extend(jobs)
@@ -109,8 +110,22 @@ class QuietEngine:
             if waiter.job_id == job_id:
                 waiter.ended.set()
 
+    def published_job_ended(self, ref: AttemptRef) -> None:
+        self.published_ended.append(ref)
+
     def waiter(self, job_id: int) -> Waiter:
         return Waiter(self.waiters, job_id)
+
+
+class NoKafka:
+    """Publishes nothing, and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.available = False
+        self.told: list[Handler] = []
+
+    async def changed(self, handler: Handler) -> None:
+        self.told.append(handler)
 
 
 class OneNode:
@@ -162,6 +177,7 @@ class ApiNode:
     ) -> None:
         self.database = Database(dsn, hot_connections=2, api_connections=6)
         self.engine = QuietEngine()
+        self.publishing = NoKafka()
         self.catalog = Catalog(self.database, max_handlers=max_handlers)
         self.submitter = Submitter(self.database, PARTITION_OF, self.engine, submit_limits)
         self.job_service = JobService(
@@ -185,6 +201,7 @@ class ApiNode:
             partition_of=PARTITION_OF,
             catalog=self.catalog,
             engine=self.engine,
+            publishing=self.publishing,
             answering=answering,
             orders=AdminOrders(
                 node=NODE,

@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shardwheel.v1.admin_service_pb2 import (
+    DISPATCH_KAFKA,
+    DISPATCH_STREAM,
     CreateNamespaceRequest,
     GetStatusResponse,
     Handler,
@@ -15,6 +17,7 @@ from shardwheel.v1.admin_service_pb2 import (
     Namespace,
     PauseHandlerRequest,
     ResumeHandlerRequest,
+    SetHandlerDispatchRequest,
     Worker,
 )
 from tests.integration.shardctl.conftest import Shardctl
@@ -96,6 +99,28 @@ def test_status_as_json(server: ScriptedServer, shardctl: Shardctl, status: GetS
     assert len(data["shards"]) == 4
 
 
+def test_how_jobs_of_a_handler_are_handed_out(server: ScriptedServer, shardctl: Shardctl) -> None:
+    published = Handler(
+        namespace="tenant", handler="mail", dispatch=DISPATCH_KAFKA, published_count=3, max_unfinished=50
+    )
+    published.queue_timeout.FromTimedelta(timedelta(minutes=1))
+    published.oldest_published.FromTimedelta(timedelta(seconds=9))
+    server.answer("ListHandlers", ListHandlersResponse(handlers=[published]))
+    assert shardctl("handlers", "list").stdout.splitlines()[1].endswith("kafka (3, 9s)")
+    server.answer("SetHandlerDispatch", published)
+    options = ("--queue-timeout", "1m", "--max-unfinished", "50", "--namespace", "tenant")
+    ran = shardctl("handlers", "dispatch", "mail", "kafka", *options)
+    assert " ".join(ran.stdout.split()) == (
+        "jobs of mail are published to topic shardwheel.tenant.mail, at most 50 unfinished ones; again after 1m"
+    )
+    [request] = server.requests(SetHandlerDispatchRequest)
+    assert (request.mode, request.queue_timeout.seconds, request.max_unfinished) == (DISPATCH_KAFKA, 60, 50)
+    server.answer("SetHandlerDispatch", Handler(handler="mail", dispatch=DISPATCH_STREAM))
+    back = shardctl("handlers", "dispatch", "mail", "stream")
+    assert back.stdout == "jobs of mail are handed out over the workers' sessions\n"
+    assert shardctl("handlers", "dispatch", "mail", "pigeon").code == 2
+
+
 def test_handlers(server: ScriptedServer, shardctl: Shardctl) -> None:
     busy = Handler(handler="email.send", worker_count=2, slot_count=20, running_count=20, due_count=10_000, paused=True)
     busy.oldest_due.FromTimedelta(timedelta(minutes=2))
@@ -104,7 +129,7 @@ def test_handlers(server: ScriptedServer, shardctl: Shardctl) -> None:
     server.answer("ResumeHandler", Handler(handler="email.send"))
     ran = shardctl("handlers", "list", "--namespace", "tenant")
     assert (ran.code, ran.widest) == (0, 80)
-    assert ran.stdout.splitlines()[1].split() == ["email.send", "paused", "2", "20", "20", "10000+", "2m"]
+    assert ran.stdout.splitlines()[1].split() == ["email.send", "paused", "2", "20", "20", "10000+", "2m", "stream"]
     assert server.requests(ListHandlersRequest)[0].namespace == "tenant"
     assert shardctl("handlers", "list", "-o", "json").json["handlers"][0]["paused"] is True
     paused = shardctl("handlers", "pause", "email.send", "--note", "deploy")

@@ -20,6 +20,7 @@ from server.store import claim, finish, insert, reap, shards, workers
 from server.store.arrays import ByteaArray, InstantArray, Int4Array, Int8Array, TextArray
 from server.store.database import Database
 from server.store.insert import PlacedJob
+from server.store.start import start
 from tests.integration.store.filled import (
     DUE_PER_PROBE,
     EPOCHS,
@@ -192,6 +193,8 @@ ON_ALL = [
     Case("INSERT", lambda: Sent(insert.INSERT.on_all().decode(), inserts().params), 0, answers=20),
     Case("TAKE_KEYS", lambda: Sent(insert.TAKE_KEYS.on_all().decode(), take_keys().params), 10),
     Case("READ_KEYS", lambda: Sent(insert.READ_KEYS.on_all().decode(), read_keys().params), 10, answers=10),
+    # The worker, the rows that its refs name, and the one that is its own once more.
+    case("START", lambda d: start(d, 1, "w22", 1, [(ref, True) for ref in RUNNING]), 1 + 20 + 1, answers=1),
 ]
 
 
@@ -229,7 +232,7 @@ def test_statement_over_all_partitions_looks_into_those_it_names(
     done = explain(connection, one.sent())
     assert done.generic
     looked_into = {scan.relation for scan in done.scans if scan.loops}
-    assert looked_into <= {f"jobs_{PARTITION:04d}", f"dedupe_keys_{PARTITION:04d}"}
+    assert looked_into <= {f"jobs_{PARTITION:04d}", f"dedupe_keys_{PARTITION:04d}"} | FREE_FOR_ALL
     check_walked(done, one.walks)
     if one.answers is not None:
         assert done.plan["Actual Rows"] * done.plan["Actual Loops"] == one.answers

@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from server.domain.handler import HandlerView
 from server.domain.job import AttemptRef, ClaimedJob
 from server.domain.outcome import AckStatus
 from server.engine.ports import Epochs
@@ -80,7 +81,7 @@ def test_released_slots_are_free_again() -> None:
     taken = book.reserve(1, 3)
     book.release(1, taken[:2])
     assert book.free(1) == 2
-    assert book.view(1) == (1, 3, 2)
+    assert book.view(1) == HandlerView(workers=1, slots=3, free=2)
 
 
 def test_a_result_frees_the_slot_once() -> None:
@@ -185,7 +186,8 @@ def test_a_session_that_left_gets_nothing() -> None:
     taken = book.reserve(1, 1)
     book.detach(worker)
     assert worker.closed
-    assert (book.free(1), book.reserve(1, 1), book.handlers(), book.view(1)) == (0, [], [], (0, 0, 0))
+    assert (book.free(1), book.reserve(1, 1), book.handlers()) == (0, [], [])
+    assert book.view(1) == HandlerView(workers=0, slots=0, free=0)
     book.release(1, taken)
 
 

@@ -288,3 +288,23 @@ def test_handlers_do_not_share_slots() -> None:
     book.close()
     (grant,) = book.grants({}, {}, 0)
     assert dict(grant.slots) == {"x": 0, "y": 0}
+
+
+def test_a_modest_stream_gets_slots_only_while_it_asks_for_them() -> None:
+    book = CreditBook({"h": 4})
+    book.join("node")
+    book.join("kafka", modest=True)
+    [first] = [grant for grant in book.grants({}, {}, 0) if grant.stream == "node"]
+    assert first.slots == {"h": 4}
+    book.acknowledge("node", first.sequence)
+    book.set_demand("kafka", {"h": 4})
+    lowered = {grant.stream: grant for grant in book.grants({}, {}, 1)}
+    assert lowered["node"].slots == {"h": 0}
+    book.acknowledge("node", lowered["node"].sequence)
+    [raised] = book.grants({}, {}, 2)
+    assert (raised.stream, raised.slots) == ("kafka", {"h": 4})
+    assert book.granted("kafka", "h") == 4
+    book.acknowledge("kafka", raised.sequence)
+    book.set_demand("kafka", {})
+    [back] = [grant for grant in book.grants({("kafka", "h"): 1}, {}, 3) if grant.stream == "kafka"]
+    assert back.slots == {"h": 1}

@@ -46,12 +46,15 @@ def test_both_clients_have_the_same_methods_and_arguments() -> None:
 
 
 def test_the_package_needs_grpc_and_protobuf_only() -> None:
-    """In a fresh interpreter, importing everything of the SDK brings in nothing else of ours and no third package."""
+    """In a fresh interpreter, importing everything of the SDK brings in nothing else of ours and no third package.
+
+    But for the two modules that a worker with the extra kafka loads when it starts.
+    """
     program = """
 import pkgutil, sys
 import worker_sdk
 for module in pkgutil.iter_modules(worker_sdk.__path__):
-    if not module.name.startswith("__"):
+    if not module.name.startswith("__") and module.name not in ("kafka_reader", "kafka_intake"):
         __import__(f"worker_sdk.{module.name}")
 tops = {name.partition(".")[0] for name in sys.modules}
 print(*sorted(tops - set(sys.stdlib_module_names)))

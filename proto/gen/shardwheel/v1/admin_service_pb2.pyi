@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from shardwheel.v1 import job_pb2 as _job_pb2
 import builtins as _builtins
 import sys
@@ -20,6 +21,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _DispatchMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DispatchModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DispatchMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DISPATCH_MODE_UNSPECIFIED: _DispatchMode.ValueType  # 0
+    """Not used."""
+    DISPATCH_STREAM: _DispatchMode.ValueType  # 1
+    """Over the workers' sessions: the default."""
+    DISPATCH_KAFKA: _DispatchMode.ValueType  # 2
+    """Through the topic shardwheel.NAMESPACE.HANDLER of a Kafka cluster."""
+
+class DispatchMode(_DispatchMode, metaclass=_DispatchModeEnumTypeWrapper):
+    """How the jobs of a handler reach its workers."""
+
+DISPATCH_MODE_UNSPECIFIED: DispatchMode.ValueType  # 0
+"""Not used."""
+DISPATCH_STREAM: DispatchMode.ValueType  # 1
+"""Over the workers' sessions: the default."""
+DISPATCH_KAFKA: DispatchMode.ValueType  # 2
+"""Through the topic shardwheel.NAMESPACE.HANDLER of a Kafka cluster."""
+Global___DispatchMode: _TypeAlias = DispatchMode  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):
@@ -65,6 +90,8 @@ class GetStatusResponse(_message.Message):
     EVICTED_NODES_FIELD_NUMBER: _builtins.int
     PINS_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
+    PUBLISHED_COUNT_FIELD_NUMBER: _builtins.int
+    OLDEST_PUBLISHED_FIELD_NUMBER: _builtins.int
     answered_by: _builtins.str
     """Node that answered."""
     coordinator: _builtins.str
@@ -93,6 +120,8 @@ class GetStatusResponse(_message.Message):
     """Whether rebalancing is paused."""
     trouble: _builtins.str
     """What keeps the node that answered from working with the coordinator; empty if all is well."""
+    published_count: _builtins.int
+    """Published jobs that no consumer has started, sampled; they are among the running ones."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeStatus]:
         """The nodes."""
@@ -121,6 +150,10 @@ class GetStatusResponse(_message.Message):
     def pins(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardPin]:
         """Shards that are pinned to a node, by shard."""
 
+    @_builtins.property
+    def oldest_published(self) -> _duration_pb2.Duration:
+        """How long the oldest of them has been in its topic; unset if there is none."""
+
     def __init__(
         self,
         *,
@@ -145,10 +178,12 @@ class GetStatusResponse(_message.Message):
         evicted_nodes: _abc.Iterable[_builtins.str] | None = ...,
         pins: _abc.Iterable[Global___ShardPin] | None = ...,
         trouble: _builtins.str = ...,
+        published_count: _builtins.int = ...,
+        oldest_published: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["now", b"now", "oldest_due", b"oldest_due"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["now", b"now", "oldest_due", b"oldest_due", "oldest_published", b"oldest_published"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_by", b"answered_by", "coordinator", b"coordinator", "drained_nodes", b"drained_nodes", "due_count", b"due_count", "evicted_nodes", b"evicted_nodes", "leader", b"leader", "nodes", b"nodes", "now", b"now", "oldest_due", b"oldest_due", "paused", b"paused", "pending_count", b"pending_count", "pins", b"pins", "plan_reason", b"plan_reason", "plan_version", b"plan_version", "running_count", b"running_count", "schedule_count", b"schedule_count", "shard_count", b"shard_count", "shards", b"shards", "trouble", b"trouble", "version", b"version", "worker_count", b"worker_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_by", b"answered_by", "coordinator", b"coordinator", "drained_nodes", b"drained_nodes", "due_count", b"due_count", "evicted_nodes", b"evicted_nodes", "leader", b"leader", "nodes", b"nodes", "now", b"now", "oldest_due", b"oldest_due", "oldest_published", b"oldest_published", "paused", b"paused", "pending_count", b"pending_count", "pins", b"pins", "plan_reason", b"plan_reason", "plan_version", b"plan_version", "published_count", b"published_count", "running_count", b"running_count", "schedule_count", b"schedule_count", "shard_count", b"shard_count", "shards", b"shards", "trouble", b"trouble", "version", b"version", "worker_count", b"worker_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -675,6 +710,11 @@ class Handler(_message.Message):
     OLDEST_DUE_FIELD_NUMBER: _builtins.int
     RETRY_FIELD_NUMBER: _builtins.int
     TIMEOUTS_FIELD_NUMBER: _builtins.int
+    DISPATCH_FIELD_NUMBER: _builtins.int
+    QUEUE_TIMEOUT_FIELD_NUMBER: _builtins.int
+    MAX_UNFINISHED_FIELD_NUMBER: _builtins.int
+    PUBLISHED_COUNT_FIELD_NUMBER: _builtins.int
+    OLDEST_PUBLISHED_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace."""
     handler: _builtins.str
@@ -691,6 +731,12 @@ class Handler(_message.Message):
     """Running attempts."""
     due_count: _builtins.int
     """Due jobs, sampled; counting stops at 10000."""
+    dispatch: Global___DispatchMode.ValueType
+    """How its jobs are handed out."""
+    max_unfinished: _builtins.int
+    """So many jobs may be published and not finished, in the whole cluster."""
+    published_count: _builtins.int
+    """Published jobs that no consumer has started, sampled; they are among the running ones."""
     @_builtins.property
     def oldest_due(self) -> _duration_pb2.Duration:
         """How long the oldest due job has waited; unset if none is due."""
@@ -702,6 +748,14 @@ class Handler(_message.Message):
     @_builtins.property
     def timeouts(self) -> _job_pb2.Timeouts:
         """Default limits on time, from the latest registration."""
+
+    @_builtins.property
+    def queue_timeout(self) -> _duration_pb2.Duration:
+        """A published job that no consumer has started after this time is published again."""
+
+    @_builtins.property
+    def oldest_published(self) -> _duration_pb2.Duration:
+        """How long the oldest of them has been in the topic; unset if there is none."""
 
     def __init__(
         self,
@@ -717,14 +771,61 @@ class Handler(_message.Message):
         oldest_due: _duration_pb2.Duration | None = ...,
         retry: _job_pb2.RetryPolicy | None = ...,
         timeouts: _job_pb2.Timeouts | None = ...,
+        dispatch: Global___DispatchMode.ValueType = ...,
+        queue_timeout: _duration_pb2.Duration | None = ...,
+        max_unfinished: _builtins.int = ...,
+        published_count: _builtins.int = ...,
+        oldest_published: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_due", b"oldest_due", "retry", b"retry", "timeouts", b"timeouts"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_due", b"oldest_due", "oldest_published", b"oldest_published", "queue_timeout", b"queue_timeout", "retry", b"retry", "timeouts", b"timeouts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_count", b"due_count", "handler", b"handler", "namespace", b"namespace", "oldest_due", b"oldest_due", "pause_note", b"pause_note", "paused", b"paused", "retry", b"retry", "running_count", b"running_count", "slot_count", b"slot_count", "timeouts", b"timeouts", "worker_count", b"worker_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch", b"dispatch", "due_count", b"due_count", "handler", b"handler", "max_unfinished", b"max_unfinished", "namespace", b"namespace", "oldest_due", b"oldest_due", "oldest_published", b"oldest_published", "pause_note", b"pause_note", "paused", b"paused", "published_count", b"published_count", "queue_timeout", b"queue_timeout", "retry", b"retry", "running_count", b"running_count", "slot_count", b"slot_count", "timeouts", b"timeouts", "worker_count", b"worker_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Handler: _TypeAlias = Handler  # noqa: Y015
+
+@_typing.final
+class SetHandlerDispatchRequest(_message.Message):
+    """Request of SetHandlerDispatch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    HANDLER_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    QUEUE_TIMEOUT_FIELD_NUMBER: _builtins.int
+    MAX_UNFINISHED_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace of the handler."""
+    handler: _builtins.str
+    """Name of the handler. Required. Created if there is none."""
+    mode: Global___DispatchMode.ValueType
+    """How its jobs are handed out. Required."""
+    max_unfinished: _builtins.int
+    """So many jobs may be published and not finished, in the whole cluster. 1 to 1000000; 0: as it is, at first 10000."""
+    @_builtins.property
+    def queue_timeout(self) -> _duration_pb2.Duration:
+        """A published job that no consumer has started after this time is published again. 1 s to 7 days; unset: as it is, at
+        first 5 minutes.
+        """
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        handler: _builtins.str = ...,
+        mode: Global___DispatchMode.ValueType = ...,
+        queue_timeout: _duration_pb2.Duration | None = ...,
+        max_unfinished: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue_timeout", b"queue_timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handler", b"handler", "max_unfinished", b"max_unfinished", "mode", b"mode", "namespace", b"namespace", "queue_timeout", b"queue_timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetHandlerDispatchRequest: _TypeAlias = SetHandlerDispatchRequest  # noqa: Y015
 
 @_typing.final
 class PauseHandlerRequest(_message.Message):

@@ -106,6 +106,11 @@ class AdminServiceStub:
                 request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.ResumeHandlerRequest.SerializeToString,
                 response_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.Handler.FromString,
                 _registered_method=True)
+        self.SetHandlerDispatch = channel.unary_unary(
+                '/shardwheel.v1.AdminService/SetHandlerDispatch',
+                request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.SetHandlerDispatchRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.Handler.FromString,
+                _registered_method=True)
         self.ListWorkers = channel.unary_unary(
                 '/shardwheel.v1.AdminService/ListWorkers',
                 request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.ListWorkersRequest.SerializeToString,
@@ -223,6 +228,14 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetHandlerDispatch(self, request, context):
+        """Says how a handler's jobs reach its workers: over their streams, or through a Kafka topic. FAILED_PRECONDITION if
+        they should be published and the node that is asked knows no Kafka.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListWorkers(self, request, context):
         """Lists live workers.
         """
@@ -310,6 +323,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
             'ResumeHandler': grpc.unary_unary_rpc_method_handler(
                     servicer.ResumeHandler,
                     request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.ResumeHandlerRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_admin__service__pb2.Handler.SerializeToString,
+            ),
+            'SetHandlerDispatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetHandlerDispatch,
+                    request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.SetHandlerDispatchRequest.FromString,
                     response_serializer=shardwheel_dot_v1_dot_admin__service__pb2.Handler.SerializeToString,
             ),
             'ListWorkers': grpc.unary_unary_rpc_method_handler(
@@ -683,6 +701,33 @@ class AdminService:
             target,
             '/shardwheel.v1.AdminService/ResumeHandler',
             shardwheel_dot_v1_dot_admin__service__pb2.ResumeHandlerRequest.SerializeToString,
+            shardwheel_dot_v1_dot_admin__service__pb2.Handler.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetHandlerDispatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.AdminService/SetHandlerDispatch',
+            shardwheel_dot_v1_dot_admin__service__pb2.SetHandlerDispatchRequest.SerializeToString,
             shardwheel_dot_v1_dot_admin__service__pb2.Handler.FromString,
             options,
             channel_credentials,

@@ -51,6 +51,10 @@ class AdminServiceStub:
     """Stops the hand-out of a handler's jobs. Running ones go on."""
     ResumeHandler: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ResumeHandlerRequest, _admin_service_pb2.Handler]
     """Hands out a paused handler's jobs again."""
+    SetHandlerDispatch: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.SetHandlerDispatchRequest, _admin_service_pb2.Handler]
+    """Says how a handler's jobs reach its workers: over their streams, or through a Kafka topic. FAILED_PRECONDITION if
+    they should be published and the node that is asked knows no Kafka.
+    """
     ListWorkers: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListWorkersRequest, _admin_service_pb2.ListWorkersResponse]
     """Lists live workers."""
     CreateNamespace: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateNamespaceRequest, _admin_service_pb2.Namespace]
@@ -171,6 +175,16 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_admin_service_pb2.ResumeHandlerRequest, _abc.Awaitable[_admin_service_pb2.Handler]],
     ) -> _abc.Awaitable[_admin_service_pb2.Handler]:
         """Hands out a paused handler's jobs again."""
+
+    @_abc_1.abstractmethod
+    def SetHandlerDispatch(
+        self,
+        request: _admin_service_pb2.SetHandlerDispatchRequest,
+        context: _aio.ServicerContext[_admin_service_pb2.SetHandlerDispatchRequest, _abc.Awaitable[_admin_service_pb2.Handler]],
+    ) -> _abc.Awaitable[_admin_service_pb2.Handler]:
+        """Says how a handler's jobs reach its workers: over their streams, or through a Kafka topic. FAILED_PRECONDITION if
+        they should be published and the node that is asked knows no Kafka.
+        """
 
     @_abc_1.abstractmethod
     def ListWorkers(

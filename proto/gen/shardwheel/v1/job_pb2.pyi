@@ -286,6 +286,10 @@ class Job(_message.Message):
         """It failed or snoozed, and waits for its next try."""
         QUEUED_BEHIND_KEY: Job._WaitingReason.ValueType  # 7
         """Other jobs of its concurrency key come first."""
+        QUEUE_CLOSED: Job._WaitingReason.ValueType  # 8
+        """Its handler's jobs are published to Kafka, and at present none can be: as many as are allowed are unfinished, or the
+        broker is away.
+        """
 
     class WaitingReason(_WaitingReason, metaclass=_WaitingReasonEnumTypeWrapper):
         """Why a pending job does not run."""
@@ -306,6 +310,10 @@ class Job(_message.Message):
     """It failed or snoozed, and waits for its next try."""
     QUEUED_BEHIND_KEY: Job.WaitingReason.ValueType  # 7
     """Other jobs of its concurrency key come first."""
+    QUEUE_CLOSED: Job.WaitingReason.ValueType  # 8
+    """Its handler's jobs are published to Kafka, and at present none can be: as many as are allowed are unfinished, or the
+    broker is away.
+    """
 
     @_typing.final
     class LabelsEntry(_message.Message):

@@ -26,7 +26,7 @@ from shardwheel.v1 import activity_pb2 as shardwheel_dot_v1_dot_activity__pb2
 from shardwheel.v1 import worker_service_pb2 as shardwheel_dot_v1_dot_worker__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n shardwheel/v1/peer_service.proto\x12\rshardwheel.v1\x1a\x1cshardwheel/v1/activity.proto\x1a\"shardwheel/v1/worker_service.proto\"\xcb\x03\n\x0bTellRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x33\n\x0cpending_jobs\x18\x02 \x03(\x0b\x32\x1d.shardwheel.v1.PendingJobNews\x12.\n\tschedules\x18\x03 \x03(\x0b\x32\x1b.shardwheel.v1.ScheduleNews\x12\x37\n\x0e\x65nded_attempts\x18\x04 \x03(\x0b\x32\x1f.shardwheel.v1.EndedAttemptNews\x12/\n\nfreed_keys\x18\x05 \x03(\x0b\x32\x1b.shardwheel.v1.FreedKeyNews\x12\x12\n\nfinal_jobs\x18\x06 \x03(\x03\x12\x14\n\x0cwatched_jobs\x18\x07 \x03(\x03\x12*\n\x07\x63\x61ncels\x18\x08 \x03(\x0b\x32\x19.shardwheel.v1.CancelNews\x12\x18\n\x10handlers_changed\x18\t \x01(\x08\x12\x37\n\x0e\x61sked_attempts\x18\n \x03(\x0b\x32\x1f.shardwheel.v1.AskedAttemptNews\x12\x36\n\x13\x64isclaimed_attempts\x18\x0b \x03(\x0b\x32\x19.shardwheel.v1.AttemptRef\"*\n\x0cTellResponse\x12\x1a\n\x12newly_watched_jobs\x18\x01 \x03(\x03\"Y\n\x0ePendingJobNews\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x12\n\nhandler_id\x18\x02 \x01(\x03\x12\x10\n\x08priority\x18\x03 \x01(\x05\x12\x11\n\tdue_at_us\x18\x04 \x01(\x03\"O\n\x0cScheduleNews\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\x1c\n\x0fnext_fire_at_us\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x12\n\x10_next_fire_at_us\"R\n\x10\x45ndedAttemptNews\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\r\n\x05\x63laim\x18\x02 \x01(\x03\x12\r\n\x05\x66inal\x18\x03 \x01(\x08\x12\x10\n\x08key_told\x18\x04 \x01(\x08\"L\n\x0c\x46reedKeyNews\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\x05\x12\x17\n\x0f\x63oncurrency_key\x18\x03 \x01(\t\"k\n\nCancelNews\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\r\n\x05\x63laim\x18\x02 \x01(\x03\x12\x11\n\tworker_id\x18\x03 \x01(\x03\x12+\n\x06reason\x18\x04 \x01(\x0e\x32\x1b.shardwheel.v1.CancelReason\"D\n\x10\x41skedAttemptNews\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\r\n\x05\x63laim\x18\x02 \x01(\x03\x12\x11\n\tworker_id\x18\x03 \x01(\x03\":\n\x15GetHandlerViewRequest\x12\x12\n\nhandler_id\x18\x01 \x01(\x03\x12\r\n\x05shard\x18\x02 \x01(\x05\"\\\n\x16GetHandlerViewResponse\x12\x14\n\x0cserves_shard\x18\x01 \x01(\x08\x12\x0f\n\x07workers\x18\x02 \x01(\x05\x12\r\n\x05slots\x18\x03 \x01(\x05\x12\x0c\n\x04\x66ree\x18\x04 \x01(\x05\"\x18\n\x16GetNodeActivityRequest2\x80\x02\n\x0bPeerService\x12?\n\x04Tell\x12\x1a.shardwheel.v1.TellRequest\x1a\x1b.shardwheel.v1.TellResponse\x12]\n\x0eGetHandlerView\x12$.shardwheel.v1.GetHandlerViewRequest\x1a%.shardwheel.v1.GetHandlerViewResponse\x12Q\n\x0fGetNodeActivity\x12%.shardwheel.v1.GetNodeActivityRequest\x1a\x17.shardwheel.v1.Activityb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n shardwheel/v1/peer_service.proto\x12\rshardwheel.v1\x1a\x1cshardwheel/v1/activity.proto\x1a\"shardwheel/v1/worker_service.proto\"\x88\x04\n\x0bTellRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x33\n\x0cpending_jobs\x18\x02 \x03(\x0b\x32\x1d.shardwheel.v1.PendingJobNews\x12.\n\tschedules\x18\x03 \x03(\x0b\x32\x1b.shardwheel.v1.ScheduleNews\x12\x37\n\x0e\x65nded_attempts\x18\x04 \x03(\x0b\x32\x1f.shardwheel.v1.EndedAttemptNews\x12/\n\nfreed_keys\x18\x05 \x03(\x0b\x32\x1b.shardwheel.v1.FreedKeyNews\x12\x12\n\nfinal_jobs\x18\x06 \x03(\x03\x12\x14\n\x0cwatched_jobs\x18\x07 \x03(\x03\x12*\n\x07\x63\x61ncels\x18\x08 \x03(\x0b\x32\x19.shardwheel.v1.CancelNews\x12\x18\n\x10handlers_changed\x18\t \x01(\x08\x12\x37\n\x0e\x61sked_attempts\x18\n \x03(\x0b\x32\x1f.shardwheel.v1.AskedAttemptNews\x12\x36\n\x13\x64isclaimed_attempts\x18\x0b \x03(\x0b\x32\x19.shardwheel.v1.AttemptRef\x12;\n\x10started_attempts\x18\x0c \x03(\x0b\x32!.shardwheel.v1.StartedAttemptNews\"*\n\x0cTellResponse\x12\x1a\n\x12newly_watched_jobs\x18\x01 \x03(\x03\"Y\n\x0ePendingJobNews\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x12\n\nhandler_id\x18\x02 \x01(\x03\x12\x10\n\x08priority\x18\x03 \x01(\x05\x12\x11\n\tdue_at_us\x18\x04 \x01(\x03\"O\n\x0cScheduleNews\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\x1c\n\x0fnext_fire_at_us\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x12\n\x10_next_fire_at_us\"t\n\x12StartedAttemptNews\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\r\n\x05\x63laim\x18\x02 \x01(\x03\x12\x11\n\tworker_id\x18\x03 \x01(\x03\x12\x1a\n\rtimeout_at_us\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\x10\n\x0e_timeout_at_us\"R\n\x10\x45ndedAttemptNews\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\r\n\x05\x63laim\x18\x02 \x01(\x03\x12\r\n\x05\x66inal\x18\x03 \x01(\x08\x12\x10\n\x08key_told\x18\x04 \x01(\x08\"L\n\x0c\x46reedKeyNews\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\x05\x12\x17\n\x0f\x63oncurrency_key\x18\x03 \x01(\t\"k\n\nCancelNews\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\r\n\x05\x63laim\x18\x02 \x01(\x03\x12\x11\n\tworker_id\x18\x03 \x01(\x03\x12+\n\x06reason\x18\x04 \x01(\x0e\x32\x1b.shardwheel.v1.CancelReason\"D\n\x10\x41skedAttemptNews\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\r\n\x05\x63laim\x18\x02 \x01(\x03\x12\x11\n\tworker_id\x18\x03 \x01(\x03\":\n\x15GetHandlerViewRequest\x12\x12\n\nhandler_id\x18\x01 \x01(\x03\x12\r\n\x05shard\x18\x02 \x01(\x05\"o\n\x16GetHandlerViewResponse\x12\x14\n\x0cserves_shard\x18\x01 \x01(\x08\x12\x0f\n\x07workers\x18\x02 \x01(\x05\x12\r\n\x05slots\x18\x03 \x01(\x05\x12\x0c\n\x04\x66ree\x18\x04 \x01(\x05\x12\x11\n\tpublished\x18\x05 \x01(\x08\"\x18\n\x16GetNodeActivityRequest2\x80\x02\n\x0bPeerService\x12?\n\x04Tell\x12\x1a.shardwheel.v1.TellRequest\x1a\x1b.shardwheel.v1.TellResponse\x12]\n\x0eGetHandlerView\x12$.shardwheel.v1.GetHandlerViewRequest\x1a%.shardwheel.v1.GetHandlerViewResponse\x12Q\n\x0fGetNodeActivity\x12%.shardwheel.v1.GetNodeActivityRequest\x1a\x17.shardwheel.v1.Activityb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,27 +34,29 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'shardwheel.v1.peer_service_
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TELLREQUEST']._serialized_start=118
-  _globals['_TELLREQUEST']._serialized_end=577
-  _globals['_TELLRESPONSE']._serialized_start=579
-  _globals['_TELLRESPONSE']._serialized_end=621
-  _globals['_PENDINGJOBNEWS']._serialized_start=623
-  _globals['_PENDINGJOBNEWS']._serialized_end=712
-  _globals['_SCHEDULENEWS']._serialized_start=714
-  _globals['_SCHEDULENEWS']._serialized_end=793
-  _globals['_ENDEDATTEMPTNEWS']._serialized_start=795
-  _globals['_ENDEDATTEMPTNEWS']._serialized_end=877
-  _globals['_FREEDKEYNEWS']._serialized_start=879
-  _globals['_FREEDKEYNEWS']._serialized_end=955
-  _globals['_CANCELNEWS']._serialized_start=957
-  _globals['_CANCELNEWS']._serialized_end=1064
-  _globals['_ASKEDATTEMPTNEWS']._serialized_start=1066
-  _globals['_ASKEDATTEMPTNEWS']._serialized_end=1134
-  _globals['_GETHANDLERVIEWREQUEST']._serialized_start=1136
-  _globals['_GETHANDLERVIEWREQUEST']._serialized_end=1194
-  _globals['_GETHANDLERVIEWRESPONSE']._serialized_start=1196
-  _globals['_GETHANDLERVIEWRESPONSE']._serialized_end=1288
-  _globals['_GETNODEACTIVITYREQUEST']._serialized_start=1290
-  _globals['_GETNODEACTIVITYREQUEST']._serialized_end=1314
-  _globals['_PEERSERVICE']._serialized_start=1317
-  _globals['_PEERSERVICE']._serialized_end=1573
+  _globals['_TELLREQUEST']._serialized_end=638
+  _globals['_TELLRESPONSE']._serialized_start=640
+  _globals['_TELLRESPONSE']._serialized_end=682
+  _globals['_PENDINGJOBNEWS']._serialized_start=684
+  _globals['_PENDINGJOBNEWS']._serialized_end=773
+  _globals['_SCHEDULENEWS']._serialized_start=775
+  _globals['_SCHEDULENEWS']._serialized_end=854
+  _globals['_STARTEDATTEMPTNEWS']._serialized_start=856
+  _globals['_STARTEDATTEMPTNEWS']._serialized_end=972
+  _globals['_ENDEDATTEMPTNEWS']._serialized_start=974
+  _globals['_ENDEDATTEMPTNEWS']._serialized_end=1056
+  _globals['_FREEDKEYNEWS']._serialized_start=1058
+  _globals['_FREEDKEYNEWS']._serialized_end=1134
+  _globals['_CANCELNEWS']._serialized_start=1136
+  _globals['_CANCELNEWS']._serialized_end=1243
+  _globals['_ASKEDATTEMPTNEWS']._serialized_start=1245
+  _globals['_ASKEDATTEMPTNEWS']._serialized_end=1313
+  _globals['_GETHANDLERVIEWREQUEST']._serialized_start=1315
+  _globals['_GETHANDLERVIEWREQUEST']._serialized_end=1373
+  _globals['_GETHANDLERVIEWRESPONSE']._serialized_start=1375
+  _globals['_GETHANDLERVIEWRESPONSE']._serialized_end=1486
+  _globals['_GETNODEACTIVITYREQUEST']._serialized_start=1488
+  _globals['_GETNODEACTIVITYREQUEST']._serialized_end=1512
+  _globals['_PEERSERVICE']._serialized_start=1515
+  _globals['_PEERSERVICE']._serialized_end=1771
 # @@protoc_insertion_point(module_scope)

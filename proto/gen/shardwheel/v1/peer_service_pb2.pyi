@@ -36,10 +36,11 @@ class TellRequest(_message.Message):
     HANDLERS_CHANGED_FIELD_NUMBER: _builtins.int
     ASKED_ATTEMPTS_FIELD_NUMBER: _builtins.int
     DISCLAIMED_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    STARTED_ATTEMPTS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """Node that tells."""
     handlers_changed: _builtins.bool
-    """Whether a handler was paused or resumed."""
+    """Whether a handler was paused, resumed, or is to be dispatched in another way."""
     @_builtins.property
     def pending_jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingJobNews]:
         """Jobs that are pending, for the owner of their shard."""
@@ -76,6 +77,10 @@ class TellRequest(_message.Message):
     def disclaimed_attempts(self) -> _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.AttemptRef]:
         """Attempts that the receiver has asked for and that their worker does not hold: it refuses them from now on."""
 
+    @_builtins.property
+    def started_attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___StartedAttemptNews]:
+        """Published attempts that a consumer has started, for the owner of their job's shard."""
+
     def __init__(
         self,
         *,
@@ -90,10 +95,11 @@ class TellRequest(_message.Message):
         handlers_changed: _builtins.bool = ...,
         asked_attempts: _abc.Iterable[Global___AskedAttemptNews] | None = ...,
         disclaimed_attempts: _abc.Iterable[_worker_service_pb2.AttemptRef] | None = ...,
+        started_attempts: _abc.Iterable[Global___StartedAttemptNews] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_attempts", b"asked_attempts", "cancels", b"cancels", "disclaimed_attempts", b"disclaimed_attempts", "ended_attempts", b"ended_attempts", "final_jobs", b"final_jobs", "freed_keys", b"freed_keys", "handlers_changed", b"handlers_changed", "node", b"node", "pending_jobs", b"pending_jobs", "schedules", b"schedules", "watched_jobs", b"watched_jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_attempts", b"asked_attempts", "cancels", b"cancels", "disclaimed_attempts", b"disclaimed_attempts", "ended_attempts", b"ended_attempts", "final_jobs", b"final_jobs", "freed_keys", b"freed_keys", "handlers_changed", b"handlers_changed", "node", b"node", "pending_jobs", b"pending_jobs", "schedules", b"schedules", "started_attempts", b"started_attempts", "watched_jobs", b"watched_jobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -184,6 +190,42 @@ class ScheduleNews(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__next_fire_at_us) -> _WhichOneofReturnType__next_fire_at_us | None: ...
 
 Global___ScheduleNews: _TypeAlias = ScheduleNews  # noqa: Y015
+
+@_typing.final
+class StartedAttemptNews(_message.Message):
+    """A published attempt that a consumer has started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    CLAIM_FIELD_NUMBER: _builtins.int
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    TIMEOUT_AT_US_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    """Job."""
+    claim: _builtins.int
+    """Claim of the attempt."""
+    worker_id: _builtins.int
+    """Number of the worker."""
+    timeout_at_us: _builtins.int
+    """When the attempt is over its time, in microseconds since 1970; unset if it has no limit."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        claim: _builtins.int = ...,
+        worker_id: _builtins.int = ...,
+        timeout_at_us: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout_at_us", b"_timeout_at_us", "timeout_at_us", b"timeout_at_us"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_at_us", b"_timeout_at_us", "claim", b"claim", "job_id", b"job_id", "timeout_at_us", b"timeout_at_us", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__timeout_at_us: _TypeAlias = _typing.Literal["timeout_at_us"]  # noqa: Y015
+    _WhichOneofArgType__timeout_at_us: _TypeAlias = _typing.Literal["_timeout_at_us", b"_timeout_at_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timeout_at_us) -> _WhichOneofReturnType__timeout_at_us | None: ...
+
+Global___StartedAttemptNews: _TypeAlias = StartedAttemptNews  # noqa: Y015
 
 @_typing.final
 class EndedAttemptNews(_message.Message):
@@ -351,6 +393,7 @@ class GetHandlerViewResponse(_message.Message):
     WORKERS_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
     FREE_FIELD_NUMBER: _builtins.int
+    PUBLISHED_FIELD_NUMBER: _builtins.int
     serves_shard: _builtins.bool
     """Whether the node that answers serves the shard. If not, the rest says nothing about its jobs."""
     workers: _builtins.int
@@ -358,7 +401,9 @@ class GetHandlerViewResponse(_message.Message):
     slots: _builtins.int
     """Their slots."""
     free: _builtins.int
-    """Those of the slots that are free."""
+    """Those of the slots that are free; with `published`, how many more jobs may be published."""
+    published: _builtins.bool
+    """Whether the handler's jobs are published."""
     def __init__(
         self,
         *,
@@ -366,10 +411,11 @@ class GetHandlerViewResponse(_message.Message):
         workers: _builtins.int = ...,
         slots: _builtins.int = ...,
         free: _builtins.int = ...,
+        published: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["free", b"free", "serves_shard", b"serves_shard", "slots", b"slots", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free", b"free", "published", b"published", "serves_shard", b"serves_shard", "slots", b"slots", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

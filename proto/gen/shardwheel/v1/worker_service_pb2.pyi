@@ -51,6 +51,160 @@ CANCEL_SUPERSEDED: CancelReason.ValueType  # 3
 Global___CancelReason: _TypeAlias = CancelReason  # noqa: Y015
 
 @_typing.final
+class StartAttemptsRequest(_message.Message):
+    """Request of StartAttempts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace of the worker."""
+    worker: _builtins.str
+    """Name of the worker. Required."""
+    incarnation: _builtins.int
+    """Incarnation of the worker. Required."""
+    @_builtins.property
+    def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptToStart]:
+        """The attempts, 1 to 1000."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        worker: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        attempts: _abc.Iterable[Global___AttemptToStart] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "incarnation", b"incarnation", "namespace", b"namespace", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartAttemptsRequest: _TypeAlias = StartAttemptsRequest  # noqa: Y015
+
+@_typing.final
+class AttemptToStart(_message.Message):
+    """An attempt to be started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    WITH_PAYLOAD_FIELD_NUMBER: _builtins.int
+    with_payload: _builtins.bool
+    """Whether the answer should hold the payload, for the message left it out. At most 8 of a request may ask for it."""
+    @_builtins.property
+    def attempt(self) -> Global___AttemptRef:
+        """The attempt: job and claim of the message."""
+
+    def __init__(
+        self,
+        *,
+        attempt: Global___AttemptRef | None = ...,
+        with_payload: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "with_payload", b"with_payload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttemptToStart: _TypeAlias = AttemptToStart  # noqa: Y015
+
+@_typing.final
+class StartAttemptsResponse(_message.Message):
+    """Response of StartAttempts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STARTED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def started(self) -> _containers.RepeatedCompositeFieldContainer[Global___Assignment]:
+        """The attempts that are the worker's now, without their payloads but for those that were asked for."""
+
+    def __init__(
+        self,
+        *,
+        started: _abc.Iterable[Global___Assignment] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["started", b"started"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartAttemptsResponse: _TypeAlias = StartAttemptsResponse  # noqa: Y015
+
+@_typing.final
+class FinishAttemptsRequest(_message.Message):
+    """Request of FinishAttempts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace of the worker."""
+    worker: _builtins.str
+    """Name of the worker. Required."""
+    incarnation: _builtins.int
+    """Incarnation of the worker. Required."""
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___Result]:
+        """The outcomes, 1 to 2000."""
+
+    @_builtins.property
+    def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]:
+        """Latest progress of their attempts, as far as no heartbeat has carried it."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        worker: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        results: _abc.Iterable[Global___Result] | None = ...,
+        progress: _abc.Iterable[Global___Progress] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "namespace", b"namespace", "progress", b"progress", "results", b"results", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinishAttemptsRequest: _TypeAlias = FinishAttemptsRequest  # noqa: Y015
+
+@_typing.final
+class FinishAttemptsResponse(_message.Message):
+    """Response of FinishAttempts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def acks(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResultAck]:
+        """Fate of each outcome."""
+
+    def __init__(
+        self,
+        *,
+        acks: _abc.Iterable[Global___ResultAck] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinishAttemptsResponse: _TypeAlias = FinishAttemptsResponse  # noqa: Y015
+
+@_typing.final
 class KeepAliveRequest(_message.Message):
     """Request of KeepAlive."""
 

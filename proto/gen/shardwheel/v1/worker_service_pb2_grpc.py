@@ -45,6 +45,16 @@ class WorkerServiceStub:
                 request_serializer=shardwheel_dot_v1_dot_worker__service__pb2.KeepAliveRequest.SerializeToString,
                 response_deserializer=shardwheel_dot_v1_dot_worker__service__pb2.KeepAliveResponse.FromString,
                 _registered_method=True)
+        self.StartAttempts = channel.unary_unary(
+                '/shardwheel.v1.WorkerService/StartAttempts',
+                request_serializer=shardwheel_dot_v1_dot_worker__service__pb2.StartAttemptsRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_worker__service__pb2.StartAttemptsResponse.FromString,
+                _registered_method=True)
+        self.FinishAttempts = channel.unary_unary(
+                '/shardwheel.v1.WorkerService/FinishAttempts',
+                request_serializer=shardwheel_dot_v1_dot_worker__service__pb2.FinishAttemptsRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_worker__service__pb2.FinishAttemptsResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer:
@@ -71,6 +81,23 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StartAttempts(self, request, context):
+        """Starts attempts whose jobs came in messages of a Kafka topic: from now on they are the worker's, and covered by its
+        lease, as if a node had handed them out. What is left out of the answer has been published again, was started by
+        somebody else, or has ended: its message is of no more use. Safe to repeat. FAILED_PRECONDITION if the incarnation
+        holds no lease (any more): the worker has to have a session.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FinishAttempts(self, request, context):
+        """Stores outcomes of started attempts, and answers after their commit. Safe to repeat, to any node.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -83,6 +110,16 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.KeepAlive,
                     request_deserializer=shardwheel_dot_v1_dot_worker__service__pb2.KeepAliveRequest.FromString,
                     response_serializer=shardwheel_dot_v1_dot_worker__service__pb2.KeepAliveResponse.SerializeToString,
+            ),
+            'StartAttempts': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartAttempts,
+                    request_deserializer=shardwheel_dot_v1_dot_worker__service__pb2.StartAttemptsRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_worker__service__pb2.StartAttemptsResponse.SerializeToString,
+            ),
+            'FinishAttempts': grpc.unary_unary_rpc_method_handler(
+                    servicer.FinishAttempts,
+                    request_deserializer=shardwheel_dot_v1_dot_worker__service__pb2.FinishAttemptsRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_worker__service__pb2.FinishAttemptsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -140,6 +177,60 @@ class WorkerService:
             '/shardwheel.v1.WorkerService/KeepAlive',
             shardwheel_dot_v1_dot_worker__service__pb2.KeepAliveRequest.SerializeToString,
             shardwheel_dot_v1_dot_worker__service__pb2.KeepAliveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartAttempts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.WorkerService/StartAttempts',
+            shardwheel_dot_v1_dot_worker__service__pb2.StartAttemptsRequest.SerializeToString,
+            shardwheel_dot_v1_dot_worker__service__pb2.StartAttemptsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FinishAttempts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.WorkerService/FinishAttempts',
+            shardwheel_dot_v1_dot_worker__service__pb2.FinishAttemptsRequest.SerializeToString,
+            shardwheel_dot_v1_dot_worker__service__pb2.FinishAttemptsResponse.FromString,
             options,
             channel_credentials,
             insecure,

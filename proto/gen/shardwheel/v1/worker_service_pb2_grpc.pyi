@@ -28,6 +28,14 @@ class WorkerServiceStub:
     session that has been silent for longer than two heartbeat intervals should get no new jobs meanwhile. Creates
     nothing: FAILED_PRECONDITION if the incarnation holds no lease (any more).
     """
+    StartAttempts: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.StartAttemptsRequest, _worker_service_pb2.StartAttemptsResponse]
+    """Starts attempts whose jobs came in messages of a Kafka topic: from now on they are the worker's, and covered by its
+    lease, as if a node had handed them out. What is left out of the answer has been published again, was started by
+    somebody else, or has ended: its message is of no more use. Safe to repeat. FAILED_PRECONDITION if the incarnation
+    holds no lease (any more): the worker has to have a session.
+    """
+    FinishAttempts: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.FinishAttemptsRequest, _worker_service_pb2.FinishAttemptsResponse]
+    """Stores outcomes of started attempts, and answers after their commit. Safe to repeat, to any node."""
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     """How workers get jobs and give results back."""
@@ -55,5 +63,25 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         session that has been silent for longer than two heartbeat intervals should get no new jobs meanwhile. Creates
         nothing: FAILED_PRECONDITION if the incarnation holds no lease (any more).
         """
+
+    @_abc_1.abstractmethod
+    def StartAttempts(
+        self,
+        request: _worker_service_pb2.StartAttemptsRequest,
+        context: _aio.ServicerContext[_worker_service_pb2.StartAttemptsRequest, _abc.Awaitable[_worker_service_pb2.StartAttemptsResponse]],
+    ) -> _abc.Awaitable[_worker_service_pb2.StartAttemptsResponse]:
+        """Starts attempts whose jobs came in messages of a Kafka topic: from now on they are the worker's, and covered by its
+        lease, as if a node had handed them out. What is left out of the answer has been published again, was started by
+        somebody else, or has ended: its message is of no more use. Safe to repeat. FAILED_PRECONDITION if the incarnation
+        holds no lease (any more): the worker has to have a session.
+        """
+
+    @_abc_1.abstractmethod
+    def FinishAttempts(
+        self,
+        request: _worker_service_pb2.FinishAttemptsRequest,
+        context: _aio.ServicerContext[_worker_service_pb2.FinishAttemptsRequest, _abc.Awaitable[_worker_service_pb2.FinishAttemptsResponse]],
+    ) -> _abc.Awaitable[_worker_service_pb2.FinishAttemptsResponse]:
+        """Stores outcomes of started attempts, and answers after their commit. Safe to repeat, to any node."""
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _aio.Server) -> None: ...

@@ -1,0 +1,1 @@
+"""Dispatch through Kafka, measured on Apache Kafka itself."""

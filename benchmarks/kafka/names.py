@@ -1,0 +1,3 @@
+"""What the processes of the scenario `kafka` have in common."""
+
+HANDLER = "bench.kafka"
