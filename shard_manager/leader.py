@@ -212,7 +212,10 @@ class Leader:
             if session is None or session.number != evicted[node].session:
                 continue
             if await self._coordinator.evict(node, session.number):
-                logger.info("node evicted", extra={"node": node, "incarnation": evicted[node].incarnation})
+                logger.info(
+                    "node evicted",
+                    extra={"node": self._node, "evicted": node, "incarnation": evicted[node].incarnation},
+                )
                 self._emit(NodeEvicted(node=node, incarnation=evicted[node].incarnation))
             if node == self._node:
                 raise SessionLost(node)

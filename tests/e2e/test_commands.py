@@ -139,6 +139,10 @@ def test_serve_starts_logs_json_and_stops_on_sigterm(folder: Path, database: str
     assert events.count("node started") == 1
     assert events[-1] == "node stopped"
     assert all({"timestamp", "level", "logger"} <= record.keys() for record in records)
+    assert {record["node"] for record in records} == {"a"}
+    owned = [record for record in records if record["event"] in ("shard acquired", "shard lost")]
+    assert len(owned) >= 64
+    assert all({"shard", "epoch", "cause"} <= record.keys() for record in owned)
     assert database.split(":")[2].split("@")[0] not in first.err + first.out
 
 
