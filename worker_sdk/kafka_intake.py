@@ -242,6 +242,9 @@ class KafkaIntake:
                 continue
             if not message.left_out:
                 assignment.payload = message.payload
+            if message.traceparent:
+                # The publication's own, whose parent is what the database holds.
+                assignment.traceparent = message.traceparent
             attempt.assign(assignment)
             if self._draining:
                 self._outbox.report(attempt, Interrupted())

@@ -21,7 +21,7 @@ _LEFT_OUT = b"left-out"
 _log = logging.getLogger("worker_sdk")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
     """A message: a published job, and its place in the topic."""
 
@@ -30,6 +30,8 @@ class Received:
     payload: bytes
     left_out: bool
     """Whether the payload has to be asked for."""
+    traceparent: str
+    """Trace context of the publication; empty if there is none."""
     partition: int
     offset: int
 
@@ -142,8 +144,15 @@ class KafkaReader:
             _log.error("topic %s: message %s of partition %s is no job of Shardwheel", self.topic, offset, partition)
             self._unreadable(partition, offset)
             return None
-        left_out = headers.get("payload") == _LEFT_OUT
-        return Received(job_id, claim, message.value() or b"", left_out, partition, offset)
+        return Received(
+            job_id=job_id,
+            claim=claim,
+            payload=message.value() or b"",
+            left_out=headers.get("payload") == _LEFT_OUT,
+            traceparent=_text(headers.get("traceparent")),
+            partition=partition,
+            offset=offset,
+        )
 
     def _pause(self) -> None:
         if not self._paused:
@@ -177,3 +186,7 @@ class KafkaReader:
         if now - self._warned_at >= _REPEAT_WARNING_S:
             self._warned_at = now
             _log.warning("topic %s: %s; trying again", self.topic, error)
+
+
+def _text(value: str | bytes | None) -> str:
+    return value.decode("ascii", "replace") if isinstance(value, bytes) else value or ""

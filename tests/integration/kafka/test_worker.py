@@ -17,6 +17,7 @@ from tests.support.waiting import eventually
 from worker_sdk import Context, NonRetryable, Worker
 
 AT_ONCE = Backoff(max_attempts=2, initial=timedelta(0), maximum=timedelta(0))
+TRACE = f"00-{'1' * 32}-{'2' * 16}-01"
 Start = Callable[[Worker], Awaitable[None]]
 
 
@@ -87,13 +88,14 @@ async def test_outcomes_progress_and_cancel_of_published_jobs(node: Node, start:
             ctx.progress({"page": 3})
             raise OSError("busy")
         if payload == b"1":
+            assert ctx.traceparent == TRACE
             return str(ctx.last_progress_json())
         running.set()
         assert ctx.cancelled.wait(60)
         return "never seen"
 
     await start(worker)
-    refused, retried, cancelled = await submit(node, handler, 3, backoff=AT_ONCE)
+    refused, retried, cancelled = await submit(node, handler, 3, backoff=AT_ONCE, traceparent=TRACE)
     await eventually(running.is_set, timeout_s=30)
     await cancel(node, cancelled)
     await finished(node, [refused, retried, cancelled], timeout=60)
