@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib import metadata
 from typing import Final
@@ -17,9 +16,11 @@ from server.api.doctor import Doctor
 from server.api.job_service import JobService
 from server.api.leader_call import LeaderCall
 from server.api.peer_service import PeerService
+from server.api.quota_keeper import QuotaKeeper
 from server.api.schedule_service import ScheduleNudges, ScheduleService
 from server.api.server import ApiServer
 from server.api.submitter import Submitter
+from server.api.tokens import TokenAdmin
 from server.api.validation import Limits
 from server.api.worker_service import WorkerService
 from server.cluster_orders import ManagerOrders
@@ -32,9 +33,10 @@ from server.domain.policies import SERVER_DEFAULTS
 from server.engine.claimer import LATENESS_BOUNDS_S
 from server.engine.engine import Engine
 from server.engine.loops import every
-from server.engine.ports import OutcomeUnknown, StoreUnavailable
+from server.known_errors import known_errors
 from server.maintenance import EVERY, Maintenance
 from server.manager_observer import ManagerObserver
+from server.node_access import NodeAccess
 from server.node_health import NodeHealth, Phase
 from server.node_http import NodeHttp
 from server.node_metrics import NodeCollector
@@ -55,7 +57,6 @@ from server.store import shards, workers
 from server.store.catalog import Catalog
 from server.store.database import Database
 from server.store.engine_store import PostgresEngineStore
-from server.store.errors import Unavailable, UnknownOutcome
 from server.store.horizon import oldest_holders
 from server.store.insert import IdBlock
 from server.store.load_sampler import LoadSampler
@@ -65,7 +66,7 @@ from server.store.schedule_firing import FiringStore
 from server.store.submit_function import publish_settings
 from server.web.calls import Services
 from server.web.dashboard import Dashboard
-from server.web.doorkeeper import OpenDoor
+from server.web.doorkeeper import TokenDoor
 from shard_manager.coordinator import Member
 from shard_manager.incarnation import IncarnationFile
 from shard_manager.manager import ShardManager
@@ -77,6 +78,8 @@ log = logging.getLogger(__name__)
 CATALOG_REFRESH_S: Final = 1.0
 # How often a node looks whether nodes have come or gone, to tell the workers.
 MEMBERS_REFRESH_S: Final = 0.5
+# How often nodes tell each other how much is submitted through them, as far as a quota limits it.
+QUOTAS_S: Final = 1.0
 STOP_GRACE_S: Final = 1.0
 
 
@@ -97,7 +100,8 @@ class Node:
         self.metrics = Metrics(node=config.node, version=metadata.version("shardwheel"))
         lag = LoopLag(self.metrics.loop_lag.observe)
         self.health = NodeHealth(config.node, lag)
-        self.http = NodeHttp(config.http_listen, self.health, self.metrics, lag)
+        self.access = NodeAccess(config)
+        self.http = NodeHttp(config.http_listen, self.health, self.metrics, lag, self.access)
         self.tracing: NodeTracing | None = None
         self._observer = ManagerObserver(self.metrics)
         self._broken: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
@@ -143,6 +147,7 @@ class Node:
             publish_settings, self.database, max_payload_bytes=config.max_payload_bytes, defaults=SERVER_DEFAULTS
         )
         await patiently(database, publish, waits_for)
+        await patiently(database, partial(self.access.open, self.database), waits_for)
         self.coordinator = await patiently(
             "the coordinator", partial(open_coordinator, config, self.database), waits_for
         )
@@ -213,7 +218,12 @@ class Node:
         self.store = PostgresEngineStore(self.database, node=config.node, incarnation=self.incarnation.current)
         firing = FiringStore(self.database, IdBlock(self.database))
         self.cluster = ManagerClusterView(lambda: self.manager.status(), config.coordinator)
-        self.channels = PeerChannels(config.node, self._addresses)
+        self.channels = PeerChannels(
+            config.node,
+            self._addresses,
+            credentials=self.access.channel_credentials,
+            authorization=self.access.authorization,
+        )
         self.peers = ClusterPeers(config.node, self.channels, lambda shard: self.manager.planned_owner(shard))
         self.engine = Engine(self.store, firing, self._partition_of, config.timings(), self.peers)
         self.activity_log = ActivityLog(lambda: engine_counts(self.engine), self.engine.clock.now)
@@ -223,6 +233,9 @@ class Node:
         self._handlers_changed = asyncio.Event()
         self.engine.news.handlers_changed = self._handlers_changed.set
         self.submitter = Submitter(self.database, self._partition_of, self.engine)
+        self.quotas = QuotaKeeper(
+            self.database, self._partition_of, node=config.node, nodes=lambda: len(self.cluster.members())
+        )
         self.jobs = JobService(
             database=self.database,
             partition_of=self._partition_of,
@@ -230,6 +243,7 @@ class Node:
             engine=self.engine,
             submitter=self.submitter,
             owners=self.peers,
+            quotas=self.quotas,
             limits=self._limits(),
         )
         self.peers.watched = self.jobs.watched
@@ -239,9 +253,10 @@ class Node:
         schedules, admin = self._schedule_service(), self._admin_service()
         self.server = ApiServer(
             [self.jobs, schedules, self.workers, admin, self._peer_service()],
+            gate=self.access.gate,
             observer=self.metrics.call_ended,
         )
-        port = self.server.bind(config.listen)
+        port = self.server.bind(config.listen, self.access.server_credentials)
         self.address = f"{config.listen.rpartition(':')[0]}:{port}"
         self.manager = self._shard_manager()
         self.engine.ownership.on_fenced = self.manager.fenced
@@ -255,7 +270,7 @@ class Node:
         self.metrics.registry.register(load)
         self.http.before_page = load.refresh
         services = Services(jobs=self.jobs, schedules=schedules, admin=admin)
-        self.http.show(Dashboard(node=config.node, services=services, doorkeeper=OpenDoor()))
+        self.http.show(Dashboard(node=config.node, services=services, doorkeeper=TokenDoor(self.access.gate)))
         self._watch_health()
 
     def _trace(self) -> None:
@@ -300,6 +315,7 @@ class Node:
             partition_of=self._partition_of,
             nudges=ScheduleNudges(changed=self.engine.schedule_changed, jobs_added=self.engine.jobs_added),
             now=self.engine.clock.now,
+            quotas=self.quotas,
             limits=self._limits(),
         )
 
@@ -348,6 +364,7 @@ class Node:
                 retention=self._retention(),
                 connections=self.config.hot_connections + self.config.api_connections,
             ),
+            tokens=TokenAdmin(self.database, self.access.keyring),
         )
 
     def _peer_service(self) -> PeerService:
@@ -381,27 +398,17 @@ class Node:
         maintenance = Maintenance(self.database, self._retention())
         loops = {
             "shard-manager": self.manager.run(),
-            "maintenance": every(EVERY.total_seconds(), "maintenance", _step(maintenance.run_once)),
+            "maintenance": every(EVERY.total_seconds(), "maintenance", known_errors(maintenance.run_once)),
             "members": every(MEMBERS_REFRESH_S, "members", self.workers.tell_members),
             "channels": every(MEMBERS_REFRESH_S, "channels", self.channels.refresh),
             "activity": every(COUNTERS_EVERY_S, "activity", self._count),
             "database-watch": every(LOOK_EVERY_S, "database watch", self._database_watch.look),
-            "catalog": every(CATALOG_REFRESH_S, "catalog", _step(self._refresh_catalog), wake=self._handlers_changed),
+            "catalog": every(
+                CATALOG_REFRESH_S, "catalog", known_errors(self._refresh_catalog), wake=self._handlers_changed
+            ),
+            "quotas": every(QUOTAS_S, "quotas", known_errors(self.quotas.exchange)),
+            **self.access.loops(),
         }
         if self._publisher is not None:
             loops["publisher"] = self._publisher.run()
         return [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
-
-
-def _step(work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    """Return `work` with errors that a loop knows: it waits for an absent database without a traceback each time."""
-
-    async def step() -> None:
-        try:
-            await work()
-        except Unavailable as error:
-            raise StoreUnavailable(str(error)) from error
-        except UnknownOutcome as error:
-            raise OutcomeUnknown(str(error)) from error
-
-    return step

@@ -1,6 +1,7 @@
 """Settings of a node: one frozen value, from flags and `SHARDWHEEL_*` variables."""
 
 import difflib
+import ipaddress
 import os
 import re
 import socket
@@ -18,12 +19,14 @@ OFF: Final = "off"
 """Instead of the address of a port: do not listen."""
 # Variables of clients, workers, the demo and tests, and those that Kubernetes makes for a service of this name.
 _OTHERS: Final = re.compile(
-    r"(ADDRESS|NAMESPACE|TOKEN|CA|EXECUTION_LOG|HEALTH_LISTEN|THOROUGH)$|(TEST|DEMO|BENCH|CHAOS)_|PORT(_|$)|SERVICE_(HOST|PORT)"
+    r"(ADDRESS|NAMESPACE|TOKEN|TOKEN_FILE|CA|CERT|KEY|EXECUTION_LOG|HEALTH_LISTEN|THOROUGH)$|(TEST|DEMO|BENCH|CHAOS)_"
+    r"|PORT(_|$)|SERVICE_(HOST|PORT)"
 )
 # From this likeness on, a word is another one misspelled.
 _SAME_WORD: Final = 0.85
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _ENDPOINT: Final = re.compile(r"https?://[^\s/:]+:\d{1,5}/?|https?://\[[0-9A-Fa-f:.]+\]:\d{1,5}/?")
+_TRUTH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
@@ -41,6 +44,16 @@ class NodeConfig:
     """Address at which workers and other nodes reach this one; empty means `listen`."""
     http_listen: str = "127.0.0.1:7480"
     """Address of the HTTP port, for /healthz, /readyz and /metrics; "off" for none."""
+    tls_cert: str = ""
+    """File of the node's certificate, in PEM; switches TLS on, for both ports."""
+    tls_key: str = ""
+    """File of its key."""
+    tls_client_ca: str = ""
+    """File of the authorities of clients and workers, which have to show a certificate then."""
+    tls_ca: str = ""
+    """File of the authorities of the other nodes' certificates; empty means those of clients, else the system's."""
+    insecure: bool = False
+    """Listen beyond this machine without TLS: whoever can read the network reads tokens and jobs."""
     data_dir: Path = Path(".shardwheel")
     """Folder for what lets the node come back quickly after a crash; one node per folder."""
     coordinator: str = "postgres"
@@ -136,7 +149,28 @@ class NodeConfig:
             raise InvalidInput("kafka", "", "is required with kafka_config, as in kafka1:9092,kafka2:9092")
         for address in self.kafka.split(",") if self.kafka else ():
             _checked_address("kafka", address.strip(), "takes HOST:PORT,HOST:PORT")
+        self._check_tls()
         self.timings()
+
+    def _check_tls(self) -> None:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            name = "tls_key" if self.tls_cert else "tls_cert"
+            raise InvalidInput(name, "", "is required: TLS takes a certificate and its key")
+        for name in ("tls_client_ca", "tls_ca"):
+            if getattr(self, name) and not self.tls_cert:
+                raise InvalidInput(name, getattr(self, name), "needs tls_cert and tls_key")
+        if self.tls_cert or self.insecure:
+            return
+        for name in ("listen", "http_listen"):
+            address = getattr(self, name)
+            if address != OFF and not is_loopback(address):
+                reason = "is beyond this machine: give tls_cert and tls_key, or allow it without TLS by insecure"
+                raise InvalidInput(name, address, reason)
+
+    @property
+    def beyond_loopback(self) -> bool:
+        """Whether other machines may reach a port of the node."""
+        return any(one != OFF and not is_loopback(one) for one in (self.listen, self.http_listen))
 
     def timings(self) -> EngineTimings:
         """Return the engine's times; raises `InvalidInput` if they cannot work together."""
@@ -155,6 +189,22 @@ def _checked_address(field: str, address: str, reason: str = "has to be HOST:POR
     if not host or any(character.isspace() for character in host) or not port.isdecimal() or int(port) > 65535:
         raise InvalidInput(field, address, reason)
     return host
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches HOST:PORT. A name other than "localhost" may lead anywhere."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def parse_bool(text: str) -> bool:
+    """Return what "true" or "false" says; raises ValueError."""
+    if text.lower() not in _TRUTH:
+        raise ValueError('takes "true" or "false"')
+    return _TRUTH[text.lower()]
 
 
 def parse_span(text: str) -> timedelta:
@@ -209,6 +259,7 @@ def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]
 _PARSERS: Final[Mapping[type, Callable[[str], object]]] = {
     str: str,
     int: int,
+    bool: parse_bool,
     Path: Path,
     timedelta: parse_span,
 }

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from server.config import OFF
 from server.domain.errors import InvalidInput
+from server.node_access import NodeAccess
 from server.node_health import NodeHealth
 from server.observe.loop_lag import LoopLag
 from server.observe.metrics import Metrics
@@ -21,14 +22,16 @@ log = logging.getLogger(__name__)
 class NodeHttp:
     """`start`, then `stop`. With `listen` off, only the event loop is watched."""
 
-    def __init__(self, listen: str, health: NodeHealth, metrics: Metrics, lag: LoopLag) -> None:
+    def __init__(self, listen: str, health: NodeHealth, metrics: Metrics, lag: LoopLag, access: NodeAccess) -> None:
         self._listen = listen
         self._metrics = metrics
         self._lag = lag
         self._watch: asyncio.Task[None] | None = None
         self._dashboard = LateApp(lambda: health.waits_for or health.phase.value)
-        app = probes_app(health, self._page, self._dashboard)
-        self._server: HttpServer | None = None if listen == OFF else HttpServer(app)
+        self._server: HttpServer | None = None
+        if listen != OFF:
+            tls = access.certificates.https if access.certificates is not None else None
+            self._server = HttpServer(probes_app(health, self._page, self._dashboard, access.gate), tls)
         self.address = ""
         """Where it listens, known once it has started; empty if it does not."""
         self.before_page: Callable[[], Awaitable[None]] = _nothing

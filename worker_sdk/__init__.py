@@ -82,6 +82,7 @@ from worker_sdk.schedules import (
     ScheduleChange,
     SchedulePreview,
 )
+from worker_sdk.tls import Tls
 from worker_sdk.version import __version__
 from worker_sdk.worker import Worker
 
@@ -133,6 +134,7 @@ __all__ = [
     "Snooze",
     "Submitted",
     "Timeouts",
+    "Tls",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",

@@ -12,6 +12,7 @@ import sys
 
 from worker_sdk.errors import ApiError, ConfigurationError
 from worker_sdk.kafka_settings import read_properties
+from worker_sdk.tls import SYSTEM, Tls
 from worker_sdk.worker import Worker
 
 EXIT_REFUSED = 2
@@ -26,6 +27,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--namespace", help="namespace whose jobs to run")
     parser.add_argument("--kafka", metavar="HOST:PORT", help="brokers for handlers that are dispatched through Kafka")
     parser.add_argument("--kafka-config", metavar="FILE", help="further settings of librdkafka, one name=value a line")
+    parser.add_argument("--ca", metavar="FILE", help="authorities of the nodes, in PEM; switches TLS on")
+    parser.add_argument("--cert", metavar="FILE", help="certificate of the worker, in PEM, if the nodes ask for one")
+    parser.add_argument("--key", metavar="FILE", help="its key")
+    parser.add_argument("--token", help="bearer token; SHARDWHEEL_TOKEN or --token-file keep it out of `ps`")
+    parser.add_argument("--token-file", metavar="FILE", help="file that holds the token")
     parser.add_argument("--name", help="unique name of this worker; host name and process id by default")
     parser.add_argument("--grace", type=float, metavar="SECONDS", help="time for jobs to finish after SIGTERM; 30")
     parser.add_argument("--health-listen", metavar="HOST:PORT", help="answer /healthz and /readyz there; nowhere")
@@ -35,9 +41,15 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         worker = load_worker(options.worker)
         worker.configure(
-            address=options.address, namespace=options.namespace, name=options.name, grace=options.grace,
+            name=options.name,
+            grace=options.grace,
             health_listen=options.health_listen,
-        )  # fmt: skip
+            address=options.address,
+            namespace=options.namespace,
+            tls=_tls(options.ca, options.cert, options.key),
+            token=options.token,
+            token_file=options.token_file,
+        )
         properties = read_properties(options.kafka_config) if options.kafka_config else None
         worker.configure(kafka=options.kafka, kafka_config=properties)
         print(start_line(worker), flush=True)
@@ -51,6 +63,10 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
         os._exit(0)
     return 0
+
+
+def _tls(ca: str | None, cert: str | None, key: str | None) -> Tls | None:
+    return Tls(ca=ca or SYSTEM, cert=cert, key=key) if ca or cert or key else None
 
 
 def load_worker(place: str) -> Worker:

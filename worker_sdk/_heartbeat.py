@@ -39,8 +39,14 @@ class Orders:
     """Nodes, in the order in which to try them."""
     metadata: list[list[str]] = field(default_factory=list)
     """Metadata of the call: pairs of key and value."""
-    root_certificates: str | None = None
-    """PEM, for TLS."""
+    tls: bool = False
+    """Whether nodes speak TLS."""
+    ca: str | None = None
+    """PEM of the authorities of the nodes; None: those of the system."""
+    cert: str | None = None
+    """PEM of the worker's certificate."""
+    key: str | None = None
+    """PEM of its key."""
 
 
 def due(orders: Orders, *, now: float, heard_at: float, renewed_at: float) -> bool:
@@ -92,8 +98,9 @@ def renew(orders: Orders, worker: int) -> bool:
     for address in orders.addresses:
         if os.getppid() != worker or not runs(worker):
             return False
-        if orders.root_certificates is not None:
-            credentials = grpc.ssl_channel_credentials(orders.root_certificates.encode())
+        if orders.tls:
+            pem = [None if text is None else text.encode() for text in (orders.ca, orders.key, orders.cert)]
+            credentials = grpc.ssl_channel_credentials(*pem)
             channel = grpc.secure_channel(address, credentials)
         else:
             channel = grpc.insecure_channel(address)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -21,6 +20,7 @@ from worker_sdk.job_conversion import instant_to_proto, job_from_proto, job_spec
 from worker_sdk.jobs import BulkProgress, Job, JobState, NewJob, SubmitOptions, Submitted
 from worker_sdk.schedule_calls import ScheduleCalls
 from worker_sdk.sql_submit import AsyncpgConnection, SqlConnection, submit_in_async
+from worker_sdk.tls import PathText, Tls
 from worker_sdk.transport import Transport
 
 DEFAULT_TIMEOUT_S = 10.0
@@ -48,17 +48,23 @@ class AsyncClient(ScheduleCalls):
         namespace: str | None = None,
         timeout: Span = DEFAULT_TIMEOUT_S,
         codec: Codec | None = None,
-        ca: str | os.PathLike[str] | None = None,
+        ca: PathText | None = None,
+        tls: Tls | None = None,
         token: str | None = None,
+        token_file: PathText | None = None,
         retry_submits: bool = True,
     ) -> None:
         """Prepare a client; it connects with the first call.
 
         `address` is `host:port`, or several with commas between; left out, `SHARDWHEEL_ADDRESS` or localhost:7400.
-        `namespace`: left out, `SHARDWHEEL_NAMESPACE` or "default". `ca` switches TLS on and names a PEM file, `token`
-        is sent as a bearer token. Raises `ConfigurationError` for malformed settings.
+        `namespace`: left out, `SHARDWHEEL_NAMESPACE` or "default". `tls` switches TLS on; `ca`, short for
+        `tls=Tls(ca=…)`, names a PEM file; left out, `SHARDWHEEL_CA`, `_CERT` and `_KEY`. `token` is sent as a bearer
+        token; `token_file` holds it instead, and is read for each call; left out, `SHARDWHEEL_TOKEN` or `_TOKEN_FILE`.
+        Raises `ConfigurationError` for malformed settings.
         """
-        connection = Connection.resolve(address=address, namespace=namespace, ca=ca, token=token)
+        connection = Connection.resolve(
+            address=address, namespace=namespace, ca=ca, tls=tls, token=token, token_file=token_file
+        )
         codec = codec or JsonCodec()
         super().__init__(Transport(connection, timeout_s=as_seconds(timeout, "timeout")), codec)
         self._retry_submits = retry_submits

@@ -17,6 +17,7 @@ from worker_sdk.jobs import BulkProgress, Job, JobState, NewJob, SubmitOptions, 
 from worker_sdk.loop_thread import LoopThread
 from worker_sdk.schedules import EnsuredSchedule, NewSchedule, Schedule, SchedulePreview
 from worker_sdk.sql_submit import SqlConnection, submit_in
+from worker_sdk.tls import PathText, Tls
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -37,13 +38,23 @@ class Client:
         namespace: str | None = None,
         timeout: Span = DEFAULT_TIMEOUT_S,
         codec: Codec | None = None,
-        ca: str | os.PathLike[str] | None = None,
+        ca: PathText | None = None,
+        tls: Tls | None = None,
         token: str | None = None,
+        token_file: PathText | None = None,
         retry_submits: bool = True,
     ) -> None:
         """Prepare a client; it connects with the first call. The arguments are those of `AsyncClient`."""
         self._client = AsyncClient(
-            address, namespace=namespace, timeout=timeout, codec=codec, ca=ca, token=token, retry_submits=retry_submits
+            address,
+            namespace=namespace,
+            timeout=timeout,
+            codec=codec,
+            ca=ca,
+            tls=tls,
+            token=token,
+            token_file=token_file,
+            retry_submits=retry_submits,
         )
         self._lock = threading.Lock()
         self._thread: LoopThread | None = None

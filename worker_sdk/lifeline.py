@@ -60,14 +60,18 @@ class Lifeline:
 
     def order(self, addresses: Sequence[str], interval_s: float) -> None:
         """Tell the watchdog where the nodes are and how often to renew. Before the first order it renews nothing."""
-        certificates = self._connection.root_certificates()
+        tls = self._connection.tls
+        pem = tls.read() if tls is not None else None
         orders = _heartbeat.Orders(
             interval_s=interval_s,
             limit_s=self._limit_s,
             request=base64.b64encode(self._request.SerializeToString()).decode(),
             addresses=list(addresses),
             metadata=[list(pair) for pair in self._connection.metadata],
-            root_certificates=None if certificates is None else certificates.decode(),
+            tls=pem is not None,
+            ca=None if pem is None else _text(pem.ca),
+            cert=None if pem is None else _text(pem.cert),
+            key=None if pem is None else _text(pem.key),
         )
         line = json.dumps(dataclasses.asdict(orders)).encode() + b"\n"
         if line != self._orders:
@@ -109,3 +113,7 @@ class Lifeline:
         except (BlockingIOError, BrokenPipeError):
             # Full: it is stopped, and has enough signs of life. Broken: the next beat starts it again.
             pass
+
+
+def _text(pem: bytes | None) -> str | None:
+    return None if pem is None else pem.decode()

@@ -35,6 +35,9 @@ class Transport:
         self._stubs: dict[str, Stubs] = {}
         self._current = 0
         self._closed = False
+        self._stamp: tuple[int, ...] = ()
+        """Of the files for TLS when the channels were opened."""
+        self._closing: list[asyncio.Task[None]] = []
 
     async def unary(
         self,
@@ -66,6 +69,7 @@ class Transport:
         """Return the services of the node in use. Raises `RuntimeError` after `close`."""
         if self._closed:
             raise RuntimeError("the client is closed")
+        self._take_new_certificates()
         addresses = self.connection.addresses
         address = addresses[self._current % len(addresses)]
         if address not in self._stubs:
@@ -78,6 +82,20 @@ class Transport:
         stubs, self._stubs = self._stubs, {}
         for stub in stubs.values():
             await stub.channel.close()
+        for task in self._closing:
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def _take_new_certificates(self) -> None:
+        """Open channels anew if the files for TLS have changed; calls on the old ones go on for a while."""
+        tls = self.connection.tls
+        if tls is None or not (stamp := tls.stamp()) or stamp == self._stamp:
+            return
+        if self._stamp:
+            old, self._stubs = self._stubs, {}
+            self._closing = [task for task in self._closing if not task.done()]
+            self._closing += [asyncio.create_task(stubs.channel.close(self.timeout_s)) for stubs in old.values()]
+        self._stamp = stamp
 
     def _delay_before_repeat(self, error: ApiError, backoff: Backoff) -> float | None:
         """Return how long to wait before a repetition, None if there should be none. Moves on to the next address."""

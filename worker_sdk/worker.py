@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import FrameType
-from typing import Concatenate, ParamSpec, Protocol, TypeVar, Unpack
+from typing import Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast
 
 from worker_sdk import tracing
 from worker_sdk.async_client import AsyncClient
 from worker_sdk.client import Client
 from worker_sdk.codec import Codec, JsonCodec
-from worker_sdk.connection import Connection
+from worker_sdk.connection import Connection, ConnectionOptions
 from worker_sdk.core import Core, CoreSettings
 from worker_sdk.durations import Span, as_seconds
 from worker_sdk.errors import ConfigurationError, ShardwheelError
@@ -28,6 +28,7 @@ from worker_sdk.loop_thread import LoopThread
 from worker_sdk.middleware import Middleware
 from worker_sdk.policies import RetryPolicy, Timeouts
 from worker_sdk.schedules import NewSchedule, ScheduleOptions
+from worker_sdk.tls import PathText, Tls
 
 Payload = TypeVar("Payload")
 Rest = ParamSpec("Rest")
@@ -80,8 +81,10 @@ class Worker:
         blocked_after: Span = DEFAULT_BLOCKED_AFTER_S,
         watchdog: Span = DEFAULT_WATCHDOG_S,
         health_listen: str | None = None,
-        ca: str | os.PathLike[str] | None = None,
+        ca: PathText | None = None,
+        tls: Tls | None = None,
         token: str | None = None,
+        token_file: PathText | None = None,
         kafka: str | None = None,
         kafka_config: Mapping[str, str] | None = None,
     ) -> None:
@@ -96,9 +99,11 @@ class Worker:
         start to stop; left out, `SHARDWHEEL_HEALTH_LISTEN`, or nowhere.
         `kafka`: brokers, `host:port,host:port`, from whose topics the jobs of published handlers are taken;
         `kafka_config`: further settings of librdkafka, for example those of TLS and SASL.
+        `ca`, `tls`, `token` and `token_file` are those of `AsyncClient`; the token needs the right to work.
         """
-        self._address = address
-        self._namespace = namespace
+        self._options = ConnectionOptions(
+            address=address, namespace=namespace, ca=ca, tls=tls, token=token, token_file=token_file
+        )
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self._codec = codec or JsonCodec()
         self.middleware: list[Middleware] = list(middleware)
@@ -108,8 +113,6 @@ class Worker:
         self._watchdog_s = as_seconds(watchdog, "watchdog")
         self._health_listen = health_listen
         self._health: HealthServer | None = None
-        self._ca = ca
-        self._token = token
         self._kafka = kafka
         self._kafka_config = dict(kafka_config or {})
         self._definitions: dict[str, HandlerDefinition] = {}
@@ -123,13 +126,15 @@ class Worker:
         self._stop_calls: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def configure(
-        self, *, address: str | None = None, namespace: str | None = None, name: str | None = None,
-        grace: Span | None = None, health_listen: str | None = None, kafka: str | None = None,
-        kafka_config: Mapping[str, str] | None = None,
+        self, *, name: str | None = None, grace: Span | None = None, health_listen: str | None = None,
+        kafka: str | None = None, kafka_config: Mapping[str, str] | None = None, **options: Unpack[ConnectionOptions],
     ) -> None:  # fmt: skip
-        """Change settings before the start; what is None stays as it is."""
-        self._address = address or self._address
-        self._namespace = namespace or self._namespace
+        """Change settings before the start; what is None stays as it is. `options` are those of the constructor."""
+        given: dict[str, object] = {option: value for option, value in options.items() if value is not None}
+        # One way to say it takes the place of the other.
+        replaced = {"tls": {"ca": None}, "token_file": {"token": None}}
+        given = {**{name: None for option in given for name in replaced.get(option, ())}, **given}
+        self._options = cast("ConnectionOptions", {**self._options, **given})
         self.name = name or self.name
         self._health_listen = health_listen or self._health_listen
         self._kafka = kafka or self._kafka
@@ -141,16 +146,14 @@ class Worker:
     @property
     def connection(self) -> Connection:
         """How the cluster is reached. Raises `ConfigurationError` for malformed settings."""
-        return Connection.resolve(address=self._address, namespace=self._namespace, ca=self._ca, token=self._token)
+        return Connection.resolve(**self._options)
 
     @property
     def client(self) -> Client:
         """A client with the worker's settings, which `Handler.submit` uses. It connects with its first call."""
         with self._lock:
             if self._client is None:
-                self._client = Client(
-                    self._address, namespace=self._namespace, codec=self._codec, ca=self._ca, token=self._token
-                )
+                self._client = Client(codec=self._codec, **self._options)
             return self._client
 
     @property
@@ -264,9 +267,7 @@ class Worker:
             middleware = (ExecutionLog(log_file), *middleware)
         if tracing.in_use():
             middleware = (tracing.around_attempt, *middleware)
-        client = AsyncClient(
-            self._address, namespace=self._namespace, codec=self._codec, ca=self._ca, token=self._token
-        )
+        client = AsyncClient(codec=self._codec, **self._options)
         settings = CoreSettings(
             connection=self.connection,
             worker=self.name,

@@ -15,6 +15,8 @@ from server.api.dispatch_request import DispatchRequest, dispatch_message
 from server.api.doctor import Doctor
 from server.api.errors import WrongState
 from server.api.ports import EngineHandle, HandlerPublishing
+from server.api.quotas import changed_quotas, check_quotas, quotas_message, quotas_of
+from server.api.tokens import TokenAdmin
 from server.api.validation import (
     Problems,
     check_handler,
@@ -58,6 +60,7 @@ class AdminService(AdminServiceServicer):
         orders: AdminOrders,
         activity: ClusterActivity,
         doctor: Doctor,
+        tokens: TokenAdmin,
     ) -> None:
         self._database = database
         self._partition_of = partition_of
@@ -68,6 +71,7 @@ class AdminService(AdminServiceServicer):
         self._orders = orders
         self._activity = activity
         self._doctor = doctor
+        self._tokens = tokens
         self._sampler = LoadSampler(database, max(partition_of) + 1)
 
     async def GetStatus(
@@ -191,9 +195,23 @@ class AdminService(AdminServiceServicer):
         check_namespace(problems, request.namespace)
         check_retry(problems, "retry", request.retry)
         check_timeouts(problems, "timeouts", request.timeouts)
+        check_quotas(problems, "quotas", request.quotas)
         problems.check()
         policies = policies_of(request.retry, request.timeouts)
-        return _namespace_message(await self._catalog.create_namespace(request.namespace, policies))
+        quotas = quotas_of(request.quotas)
+        return _namespace_message(await self._catalog.create_namespace(request.namespace, policies, quotas))
+
+    async def UpdateNamespace(
+        self, request: pb.UpdateNamespaceRequest, context: "Context[pb.UpdateNamespaceRequest, pb.Namespace]"
+    ) -> pb.Namespace:
+        """Change the quotas of a namespace."""
+        problems = Problems()
+        if not request.namespace:
+            problems.add("namespace", "", "is required")
+        check_namespace(problems, request.namespace)
+        check_quotas(problems, "quotas", request.quotas)
+        problems.check()
+        return _namespace_message(await self._catalog.set_quotas(request.namespace, changed_quotas(request.quotas)))
 
     async def ListNamespaces(
         self,
@@ -203,6 +221,24 @@ class AdminService(AdminServiceServicer):
         """List all namespaces by name."""
         found = await self._catalog.namespaces()
         return pb.ListNamespacesResponse(namespaces=map(_namespace_message, found))
+
+    async def CreateToken(
+        self, request: pb.CreateTokenRequest, context: "Context[pb.CreateTokenRequest, pb.CreateTokenResponse]"
+    ) -> pb.CreateTokenResponse:
+        """Give rights to a new token, or to certificates of a name."""
+        return await self._tokens.create(request)
+
+    async def ListTokens(
+        self, request: pb.ListTokensRequest, context: "Context[pb.ListTokensRequest, pb.ListTokensResponse]"
+    ) -> pb.ListTokensResponse:
+        """List the tokens that are not revoked, by holder."""
+        return await self._tokens.list()
+
+    async def RevokeToken(
+        self, request: pb.RevokeTokenRequest, context: "Context[pb.RevokeTokenRequest, pb.Token]"
+    ) -> pb.Token:
+        """Revoke a token for good."""
+        return await self._tokens.revoke(request)
 
     async def _namespace(self, name: str) -> Namespace:
         problems = Problems()
@@ -267,4 +303,5 @@ def _namespace_message(namespace: Namespace) -> pb.Namespace:
         retry=retry_message(namespace.policies),
         timeouts=timeouts_message(namespace.policies),
         created_at=timestamp(namespace.created_at),
+        quotas=quotas_message(namespace.quotas),
     )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from server.api import session_convert as convert
+from server.api.caller import CALLER
 from server.api.errors import WrongState
 from server.api.validation import Problems, check_id, check_namespace, check_text
 from server.domain.job import ClaimedJob
@@ -37,7 +38,7 @@ class AttemptCalls:
         self._database = database
         self._catalog = catalog
         self._max_result_bytes = max_result_bytes
-        self._known: dict[tuple[int, str, int], int] = {}
+        self._known: dict[tuple[int, str, int, str], int] = {}
 
     async def start(self, request: pb.StartAttemptsRequest) -> pb.StartAttemptsResponse:
         """Give published attempts to a worker whose lease runs."""
@@ -52,7 +53,8 @@ class AttemptCalls:
         problems.check()
         namespace_id = (await self._catalog.namespace(namespace)).namespace_id
         wanted = [(convert.ref_of(one.attempt), one.with_payload) for one in request.attempts]
-        started = await start(self._database, namespace_id, request.worker, request.incarnation, wanted)
+        identity = CALLER.get().name
+        started = await start(self._database, namespace_id, request.worker, request.incarnation, wanted, identity)
         if started is None:
             raise _without_lease(request.worker, request.incarnation)
         self._engine.attempts_started(started)
@@ -75,7 +77,9 @@ class AttemptCalls:
         worker_id = await self._worker_id(namespace, request.worker, request.incarnation)
         limit = self._max_result_bytes
         if request.progress:
-            await self._engine.progress([(convert.ref_of(one.attempt), one.data) for one in request.progress])
+            await self._engine.progress(
+                worker_id, [(convert.ref_of(one.attempt), one.data) for one in request.progress]
+            )
         results = [(convert.ref_of(one.attempt), convert.outcome_of(one, limit)) for one in request.results]
         call = FinishCall(worker_id, (ref for ref, _ in results))
         self._engine.results(call, results)
@@ -87,7 +91,7 @@ class AttemptCalls:
     async def _worker_id(self, namespace: str, worker: str, incarnation: int) -> int:
         """Return the number of an incarnation, also of one that has ended: its results may still be welcome."""
         namespace_id = (await self._catalog.namespace(namespace)).namespace_id
-        key = (namespace_id, worker, incarnation)
+        key = (namespace_id, worker, incarnation, CALLER.get().name)
         known = self._known.get(key)
         if known is None:
             known = await workers.find(self._database, *key)

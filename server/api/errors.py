@@ -2,11 +2,14 @@
 
 ApiError
 ├── InvalidRequest    INVALID_ARGUMENT     values were refused; names each with its field
+├── Unauthenticated   UNAUTHENTICATED      nobody knows who calls
+├── Forbidden         PERMISSION_DENIED    the caller is known and has no right to do that
 ├── NotFound          NOT_FOUND
 ├── AlreadyExists     ALREADY_EXISTS
 ├── WrongState        FAILED_PRECONDITION  the resource is in a state that does not allow the call
 ├── Aborted           ABORTED              it was changed by someone else meanwhile
 ├── Exhausted         RESOURCE_EXHAUSTED   a limit or a full queue
+│   └── QuotaExceeded                      a quota of the namespace; carries QuotaFailure as well
 ├── OutcomeUnknown    UNAVAILABLE          a submit whose commit may or may not have happened
 ├── NodeStopping      UNAVAILABLE          a call that was under way when the node stopped
 ├── NotLeading        UNAVAILABLE          an order that only the leader can carry out, and there is none, or it is away
@@ -76,6 +79,18 @@ class InvalidRequest(ApiError):
         self.violations = tuple(violations)
 
 
+class Unauthenticated(ApiError):
+    """Nobody knows who calls."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+
+
+class Forbidden(ApiError):
+    """The caller is known, and has no right to do that."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+
+
 class NotFound(ApiError):
     """There is no such thing."""
 
@@ -109,6 +124,16 @@ class Exhausted(ApiError):
         self, reason: str, message: str, metadata: Metadata | None = None, *, retry_after: timedelta = RETRY_DELAY
     ) -> None:
         super().__init__(reason, message, metadata, retry_after=retry_after)
+
+
+class QuotaExceeded(Exhausted):
+    """A namespace has used up one of its quotas. Nothing was stored."""
+
+    def __init__(self, namespace: str, quota: str, limit: str, *, retry_after: timedelta) -> None:
+        self.subject = f"namespace:{namespace}"
+        self.description = f"namespace {namespace!r} may have {limit}; try again later, or have {quota} raised"
+        metadata = {"namespace": namespace, "quota": quota}
+        super().__init__("QUOTA_EXCEEDED", self.description, metadata, retry_after=retry_after)
 
 
 class OutcomeUnknown(ApiError):
@@ -233,6 +258,9 @@ def _details(error: ApiError) -> Iterable[Message]:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromTimedelta(error.retry_after)
         yield retry
+    if isinstance(error, QuotaExceeded):
+        violation = error_details_pb2.QuotaFailure.Violation(subject=error.subject, description=_cut(error.description))
+        yield error_details_pb2.QuotaFailure(violations=[violation])
     if isinstance(error, InvalidRequest):
         yield _bad_request(error)
 

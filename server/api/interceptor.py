@@ -1,8 +1,8 @@
-"""What happens to every call of our services before and after the service's own code.
+"""What happens to every call before and after the service's own code.
 
-Requests are read here: malformed ones, and ones with fields that this version does not know, are refused before the
-service sees them. Errors that leave the service become statuses. Calls of other services (health, reflection) pass
-untouched.
+The doorkeeper lets it in, or not; health alone is open to everybody and passes untouched. Requests are read here:
+malformed ones, and ones of our services with fields that this version does not know, are refused before the service
+sees them. Errors that leave the service become statuses.
 """
 
 import asyncio
@@ -18,7 +18,10 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from server.api.errors import InvalidRequest, NodeStopping, status_of
+from server.access.rules import RULES, Place
+from server.api.caller import CALLER
+from server.api.doorkeeper import Doorkeeper, Visit
+from server.api.errors import InvalidRequest, NodeStopping, Unauthenticated, status_of
 from server.domain.errors import InvalidInput
 
 OUR_METHODS: Final = "/shardwheel."
@@ -44,13 +47,17 @@ class _Unreadable:
 
 
 class RequestGuard(grpc.aio.ServerInterceptor):
-    """Reads requests, turns errors into statuses, and reports each call to `observer`."""
+    """Lets callers in, reads requests, turns errors into statuses, and reports each call to `observer`."""
 
-    def __init__(self, observer: CallObserver | None = None) -> None:
+    def __init__(self, doorkeeper: Doorkeeper, observer: CallObserver | None = None) -> None:
+        self._doorkeeper = doorkeeper
         self._observer = observer
         self._guarded: dict[str, Handler] = {}
-        self._calls: set[asyncio.Task[Any]] = set()
+        self._calls: dict[asyncio.Task[Any], int | None] = {}
+        """Calls under way, each with the credential of its caller."""
         self._ending = False
+        self._lost: set[asyncio.Task[Any]] = set()
+        """Calls that end because their credential is of no use any more."""
 
     def end_calls(self) -> None:
         """End the calls that are under way with a status that says so: the node stops."""
@@ -58,15 +65,21 @@ class RequestGuard(grpc.aio.ServerInterceptor):
         for task in list(self._calls):
             task.cancel()
 
+    def end_calls_of(self, credential_id: int) -> None:
+        """End the calls that are under way with this credential: it has been revoked or has expired."""
+        for task in [task for task, shown in self._calls.items() if shown == credential_id]:
+            self._lost.add(task)
+            task.cancel()
+
     async def intercept_service(
         self,
         continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]",
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "Handler | None":
-        """Return the guarded handler of a method of ours."""
+        """Return the guarded handler of a method."""
         method = handler_call_details.method
         handler = await continuation(handler_call_details)
-        if handler is None or not method.startswith(OUR_METHODS):
+        if handler is None or ((rule := RULES.get(method)) is not None and rule.place is Place.OPEN):
             return handler
         guarded = self._guarded.get(method)
         if guarded is None:
@@ -75,7 +88,8 @@ class RequestGuard(grpc.aio.ServerInterceptor):
 
     def _guard(self, method: str, handler: Handler) -> Handler:
         assert handler.request_deserializer is not None
-        read = _reader(handler.request_deserializer, strict=not method.startswith(LENIENT_METHODS))
+        strict = method.startswith(OUR_METHODS) and not method.startswith(LENIENT_METHODS)
+        read = _reader(handler.request_deserializer, strict=strict)
         write = handler.response_serializer
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(self._answering(method, handler.unary_unary), read, write)
@@ -89,8 +103,9 @@ class RequestGuard(grpc.aio.ServerInterceptor):
         async def call(request: Any, context: Context) -> Any:
             started, code = time.perf_counter(), "CANCELLED"
             try:
-                with self._under_way():
-                    answer = await behavior(_readable(request), context)
+                visit = await self._doorkeeper.enter(method, context)
+                with self._under_way(visit):
+                    answer = await behavior(_readable(request, visit), context)
                 code = "OK"
             except grpc.aio.AbortError:
                 code = "ABORTED"
@@ -113,8 +128,9 @@ class RequestGuard(grpc.aio.ServerInterceptor):
         async def call(request: Any, context: Context) -> AsyncIterator[Any]:
             started, code = time.perf_counter(), "CANCELLED"
             try:
-                with self._under_way():
-                    async for answer in behavior(_readable(request), context):
+                visit = await self._doorkeeper.enter(method, context)
+                with self._under_way(visit):
+                    async for answer in behavior(_readable(request, visit), context):
                         yield answer
                 code = "OK"
             except grpc.aio.AbortError:
@@ -130,20 +146,22 @@ class RequestGuard(grpc.aio.ServerInterceptor):
         return call
 
     @contextmanager
-    def _under_way(self) -> Iterator[None]:
-        """Let `end_calls` end what runs in here; raises `NodeStopping` then."""
+    def _under_way(self, visit: Visit) -> Iterator[None]:
+        """Let what runs in here be ended from outside: it raises `NodeStopping` or `Unauthenticated` then."""
         task = asyncio.current_task()
         assert task is not None
-        self._calls.add(task)
+        CALLER.set(visit.principal)
+        self._calls[task] = visit.principal.credential_id
         try:
             yield
         except asyncio.CancelledError:
-            if not self._ending:
+            if not (self._ending or task in self._lost):
                 raise
             task.uncancel()
-            raise NodeStopping from None
+            raise (NodeStopping() if self._ending else _credential_lost()) from None
         finally:
-            self._calls.discard(task)
+            del self._calls[task]
+            self._lost.discard(task)
 
     def _report(self, method: str, code: str, started: float) -> None:
         if self._observer is not None:
@@ -151,24 +169,31 @@ class RequestGuard(grpc.aio.ServerInterceptor):
 
 
 class _Readable:
-    """The requests of a stream; raises at the first that could not be read."""
+    """The requests of a stream; raises at the first that could not be read, or is not allowed."""
 
-    def __init__(self, requests: AsyncIterator[Any]) -> None:
+    def __init__(self, requests: AsyncIterator[Any], visit: Visit) -> None:
         self._requests = requests
+        self._visit = visit
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
-        return _readable(await anext(self._requests))
+        return _readable(await anext(self._requests), self._visit)
 
 
-def _readable(request: Any) -> Any:
+def _readable(request: Any, visit: Visit) -> Any:
     if isinstance(request, _Unreadable):
         raise request.error
     if isinstance(request, Message):
+        visit.check(request)
         return request
-    return _Readable(aiter(request))
+    return _Readable(aiter(request), visit)
+
+
+def _credential_lost() -> Unauthenticated:
+    message = "the credential was revoked or has expired while the call was under way; it may have been carried out"
+    return Unauthenticated("TOKEN_UNKNOWN", message)
 
 
 def _reader(deserialize: Callable[[bytes], Message], *, strict: bool) -> Callable[[bytes], Message | _Unreadable]:

@@ -15,6 +15,7 @@ from server.api.job_listing import JobLister
 from server.api.job_reader import JobReader, job_not_found
 from server.api.new_jobs import JobFactory, created_record
 from server.api.ports import EngineHandle, Owners
+from server.api.quota_keeper import QuotaKeeper
 from server.api.submitter import Submitter
 from server.api.validation import (
     Limits,
@@ -29,6 +30,7 @@ from server.api.validation import (
 )
 from server.domain.job import JobState, NewJob, Submitted
 from server.domain.policies import SERVER_DEFAULTS, Policies
+from server.domain.quota import NO_QUOTAS
 from server.domain.sharding import shard_of_id
 from server.store.catalog import Catalog, Namespace
 from server.store.database import Database
@@ -71,6 +73,7 @@ class JobService(JobServiceServicer):
         engine: EngineHandle,
         submitter: Submitter,
         owners: Owners | None = None,
+        quotas: QuotaKeeper | None = None,
         limits: Limits | None = None,
         policies: Policies = SERVER_DEFAULTS,
     ) -> None:
@@ -79,6 +82,7 @@ class JobService(JobServiceServicer):
         self._catalog = catalog
         self._engine = engine
         self._submitter = submitter
+        self._quotas = quotas
         self._limits = limits or Limits()
         self._policies = policies
         self._reader = JobReader(database, partition_of, catalog, engine, owners)
@@ -105,6 +109,7 @@ class JobService(JobServiceServicer):
             problems.add("job", "", "is required")
         problems.check()
         namespace = await self._catalog.namespace(name)
+        await self._admit(namespace, [request.job])
         [job] = await self._made(namespace, [request.job])
         submitted = await self._submitter.submit(name, job)
         message = await self._submitted_job(namespace, request.job, job, submitted)
@@ -251,6 +256,10 @@ class JobService(JobServiceServicer):
             finally:
                 waiter.close()
 
+    async def _admit(self, namespace: Namespace, specs: Sequence[JobSpec]) -> None:
+        if self._quotas is not None and namespace.quotas is not NO_QUOTAS:
+            await self._quotas.admit_jobs(namespace, len(specs), sum(len(spec.payload) for spec in specs))
+
     async def _made(self, namespace: Namespace, specs: Sequence[JobSpec]) -> list[NewJob]:
         names = list({spec.handler: None for spec in specs})
         handlers = await self._catalog.handlers_named(namespace.namespace_id, names)
@@ -263,6 +272,7 @@ class JobService(JobServiceServicer):
         check_batch(problems, request.jobs, request.ByteSize(), self._limits)
         problems.check()
         namespace = await self._catalog.namespace(name)
+        await self._admit(namespace, request.jobs)
         return await self._submitter.submit_batch(name, await self._made(namespace, request.jobs))
 
     async def _submitted_job(self, namespace: Namespace, spec: JobSpec, job: NewJob, submitted: Submitted) -> Job:

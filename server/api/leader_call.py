@@ -26,7 +26,8 @@ from shardwheel.v1.admin_service_pb2_grpc import AdminServiceStub
 FORWARDED_BY: Final = "shardwheel-forwarded-by"
 # Tells the tries of one order from those of others.
 ORDER_NUMBER: Final = "shardwheel-order-number"
-_PASSED_ON: Final = ("authorization", "traceparent")
+# The leader trusts the node that forwards a call: it has let the caller in. So nobody's token travels any further.
+_PASSED_ON: Final = ("traceparent",)
 
 # Of a call without a deadline.
 DEFAULT_S: Final = 10.0

@@ -15,6 +15,7 @@ import grpc
 from server.api.convert import job_message
 from server.api.errors import Aborted, AlreadyExists, ApiError, InvalidRequest, NotFound, WrongState
 from server.api.new_jobs import JobFactory
+from server.api.quota_keeper import QuotaKeeper
 from server.api.schedule_convert import CheckedSpec, check_spec, etag_of, schedule_message, spec_message
 from server.api.schedule_ensure import Ensuring, check_ensure, response_of, unregistered
 from server.api.schedule_mask import check_mask, merged
@@ -84,6 +85,7 @@ class ScheduleService(ScheduleServiceServicer):
         partition_of: Sequence[int],
         nudges: ScheduleNudges,
         now: Callable[[], datetime],
+        quotas: QuotaKeeper | None = None,
         limits: Limits | None = None,
         policies: Policies = SERVER_DEFAULTS,
     ) -> None:
@@ -92,6 +94,7 @@ class ScheduleService(ScheduleServiceServicer):
         self._partition_of = partition_of
         self._nudges = nudges
         self._now = now
+        self._quotas = quotas
         self._limits = limits or Limits()
         self._policies = policies
         self._store = ScheduleStore(database, ids, partition_of)
@@ -106,6 +109,7 @@ class ScheduleService(ScheduleServiceServicer):
         problems.check()
         assert checked is not None
         namespace = await self._catalog.namespace(name)
+        await self._admit(namespace, [request.name])
         draft = checked.draft(await self._jobs(namespace, [checked]))
 
         def decide(now: datetime, existing: Mapping[str, StoredSchedule]) -> list[ScheduleChange]:
@@ -192,6 +196,7 @@ class ScheduleService(ScheduleServiceServicer):
         checked = check_ensure(problems, request, self._limits, self._now())
         problems.check()
         namespace = await self._catalog.namespace(name)
+        await self._admit(namespace, [one.name for one in request.schedules])
         jobs = await self._jobs(namespace, checked, create_handlers=not request.dry_run)
         paused = [named.name for named in request.schedules if named.paused]
         ensuring = Ensuring(checked, jobs, prune=bool(request.prune_prefix), paused=paused)
@@ -242,6 +247,8 @@ class ScheduleService(ScheduleServiceServicer):
     ) -> messages.TriggerScheduleResponse:
         """Make a job now."""
         namespace = await self._addressed(request.namespace, request.name)
+        if self._quotas is not None:
+            await self._quotas.admit_jobs(namespace, 1, 0)
         try:
             job = await self._store.trigger(namespace.namespace_id, request.name)
         except UnknownOutcome as error:
@@ -261,6 +268,10 @@ class ScheduleService(ScheduleServiceServicer):
     ) -> messages.PreviewScheduleResponse:
         """Compute coming firings of a definition without storing it."""
         return await preview(request, self._now())
+
+    async def _admit(self, namespace: Namespace, names: Sequence[str]) -> None:
+        if self._quotas is not None:
+            await self._quotas.admit_schedules(namespace, names)
 
     async def _addressed(self, namespace: str, name: str, problems: Problems | None = None) -> Namespace:
         """Check the address of a schedule (with what else is wrong) and return its namespace."""

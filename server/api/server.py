@@ -11,6 +11,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 
+from server.access.gate import Gate
+from server.api.doorkeeper import Doorkeeper
 from server.api.interceptor import CallObserver, RequestGuard
 from server.domain.errors import InvalidInput
 from shardwheel.v1 import (
@@ -76,11 +78,13 @@ class ApiServer:
         self,
         servicers: Sequence[Servicer],
         *,
+        gate: Gate,
         limits: ServerLimits | None = None,
         observer: CallObserver | None = None,
     ) -> None:
         limits = limits or ServerLimits()
-        self._guard = RequestGuard(observer)
+        self._guard = RequestGuard(Doorkeeper(gate), observer)
+        gate.keyring.on_lost = self._guard.end_calls_of
         self._server = grpc.aio.server(
             interceptors=[self._guard],
             options=_options(limits),

@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 
 from server.api import session_convert as convert
 from server.api.attempt_calls import MAX_PROGRESS_BYTES, AttemptCalls
+from server.api.caller import CALLER
 from server.api.convert import duration, policies_of
 from server.api.errors import AlreadyExists, ApiError, InvalidRequest, WrongState
 from server.api.stream_link import StreamLink
@@ -43,8 +44,8 @@ Unary: TypeAlias = "grpc.aio.ServicerContext[Request, Awaitable[Response]]"
 class LeaseKeeper(Protocol):
     """Renews a worker's lease by its name."""
 
-    async def __call__(self, namespace_id: int, name: str, incarnation: int, lease: timedelta) -> bool:
-        """Return whether there is such an incarnation that has not ended."""
+    async def __call__(self, namespace_id: int, name: str, incarnation: int, lease: timedelta, identity: str) -> bool:
+        """Return whether there is such an incarnation of that identity, and it has not ended."""
 
 
 class WorkerService(WorkerServiceServicer):
@@ -84,7 +85,8 @@ class WorkerService(WorkerServiceServicer):
         problems.check()
         lease = self._engine.timings.worker_lease
         namespace_id = (await self._catalog.namespace(namespace)).namespace_id
-        if not await self._keep_lease(namespace_id, request.worker, request.incarnation, lease):
+        identity = CALLER.get().name
+        if not await self._keep_lease(namespace_id, request.worker, request.incarnation, lease, identity):
             raise WrongState(
                 "WORKER_WITHOUT_LEASE", f"worker {request.worker!r} has no live incarnation {request.incarnation}"
             )
@@ -159,7 +161,7 @@ class WorkerService(WorkerServiceServicer):
         slots = {one.handler: one.max_concurrency for one in hello.handlers}
         try:
             worker_id = await self._engine.liveness.admit(
-                namespace.namespace_id, hello.worker, hello.incarnation, hello.sdk[:200], slots
+                namespace.namespace_id, hello.worker, hello.incarnation, hello.sdk[:200], slots, CALLER.get().name
             )
         except WorkerRefused as error:
             raise AlreadyExists("WORKER_NAME_IN_USE", str(error), {"worker": hello.worker}) from error
@@ -219,7 +221,7 @@ class WorkerService(WorkerServiceServicer):
                 self._engine.credit(session, request.credit.sequence, known)
             case "heartbeat":
                 link.send(pb.SessionResponse(heartbeat_ack=pb.HeartbeatAck(sequence=request.heartbeat.sequence)))
-                await self._progress(request.heartbeat)
+                await self._progress(session, request.heartbeat)
             case "report":
                 held = [*request.report.running, *request.report.finished]
                 self._engine.adoption.reported(
@@ -229,12 +231,12 @@ class WorkerService(WorkerServiceServicer):
                 # Another hello, or a message of a newer worker: nothing to do.
                 pass
 
-    async def _progress(self, heartbeat: pb.Heartbeat) -> None:
+    async def _progress(self, session: WorkerSession, heartbeat: pb.Heartbeat) -> None:
         fitting = [one for one in heartbeat.progress if len(one.data) <= MAX_PROGRESS_BYTES]
         if len(fitting) < len(heartbeat.progress):
             log.warning("progress too large, not kept", extra={"limit": MAX_PROGRESS_BYTES})
         if fitting:
-            await self._engine.progress([(convert.ref_of(one.attempt), one.data) for one in fitting])
+            await self._engine.progress(session.worker_id, [(convert.ref_of(one.attempt), one.data) for one in fitting])
 
 
 async def _first(requests: Requests) -> pb.Hello:

@@ -63,6 +63,14 @@ def _migrate(
     partitions: Annotated[
         int | None, typer.Option(metavar="N", help="Number of partitions of a new database. [default: 16]")
     ] = None,
+    admin_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Let whoever holds the token in this file do everything; a file that is not there is made, with a new "
+            "token in it. Ends open access for good.",
+        ),
+    ] = None,
 ) -> None:
     """Make the schema of a new database, or bring an older one up to date. Safe to run again, and while nodes run."""
     from server.cli.migrate import migrate
@@ -70,7 +78,7 @@ def _migrate(
     with told_to_people():
         uri = database or os.environ.get(f"{PREFIX}DATABASE", "")
         check_database(uri)
-        migrate(uri, shards, partitions)
+        migrate(uri, shards, partitions, admin_token_file)
 
 
 @takes_settings

@@ -21,7 +21,7 @@ _SCHEMES: Final = ("postgresql://", "postgres://")
 def takes_settings(command: Callable[[NodeConfig], None]) -> Callable[..., None]:
     """Return a typer command that reads the settings from flags and variables and calls `command` with them."""
 
-    def run(**given: str | None) -> None:
+    def run(**given: str | bool | None) -> None:
         with told_to_people():
             command(read_config(given))
 
@@ -32,7 +32,7 @@ def takes_settings(command: Callable[[NodeConfig], None]) -> Callable[..., None]
     return run
 
 
-def read_config(given: Mapping[str, str | None]) -> NodeConfig:
+def read_config(given: Mapping[str, str | bool | None]) -> NodeConfig:
     """Return the settings of a node that has a database. Raises `InvalidInput`."""
     unknown = unknown_variables()
     config = load_config(given)
@@ -70,16 +70,22 @@ def _parameter(one: "Field[object]", doc: str) -> inspect.Parameter:
     default = _default(one)
     if default:
         notes.append(f"default: {default}")
-    metavar = "URI" if one.name == "database" else _METAVARS[get_type_hints(NodeConfig)[one.name]]
-    option = typer.Option(f"--{one.name.replace('_', '-')}", metavar=metavar, help=f"{doc} [{'; '.join(notes)}]")
-    return inspect.Parameter(
-        one.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
-    )
+    kind = get_type_hints(NodeConfig)[one.name]
+    flag, text = f"--{one.name.replace('_', '-')}", f"{doc} [{'; '.join(notes)}]"
+    annotation: object
+    if kind is bool:
+        annotation = Annotated[bool | None, typer.Option(flag, help=text)]
+    else:
+        metavar = "URI" if one.name == "database" else _METAVARS[kind]
+        annotation = Annotated[str | None, typer.Option(flag, metavar=metavar, help=text)]
+    return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _default(one: "Field[object]") -> str:
     if one.default is MISSING:
         return "the name of the host" if one.name == "node" else ""
+    if one.default is False:
+        return ""
     return _span(one.default) if isinstance(one.default, timedelta) else str(one.default)
 
 

@@ -104,10 +104,11 @@ class AttemptFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The job leaves in a final state."""
+    """The job leaves in a final state, if the attempt is that of worker `worker_id`; None: whoever's it is."""
 
     ref: AttemptRef
     state: JobState
+    worker_id: int | None = None
     result: bytes | None = None
     content_type: str | None = None
     error_type: str | None = None
@@ -121,12 +122,13 @@ class Requeue:
 
     `delay` None keeps its due time. `burn` says whether the try counts. `keep_open` leaves the claim open, so that the
     old worker's result is accepted until the next claim. `started` says whether the worker had it: the start timeout
-    counts again only for a first try that never began.
+    counts again only for a first try that never began. `worker_id` is as in `Finish`.
     """
 
     ref: AttemptRef
     delay: timedelta | None
     burn: bool
+    worker_id: int | None = None
     keep_open: bool = False
     started: bool = True
     error_type: str | None = None
@@ -174,9 +176,15 @@ def needs_facts(outcome: Outcome) -> bool:
     return not isinstance(outcome, Completed)
 
 
-def completed(ref: AttemptRef, outcome: Completed) -> Finish:
+def completed(ref: AttemptRef, outcome: Completed, worker_id: int | None = None) -> Finish:
     """Return the decision for a completed attempt, which needs no facts."""
-    return Finish(ref=ref, state=JobState.COMPLETED, result=outcome.result, content_type=outcome.content_type)
+    return Finish(
+        ref=ref,
+        state=JobState.COMPLETED,
+        worker_id=worker_id,
+        result=outcome.result,
+        content_type=outcome.content_type,
+    )
 
 
 def decide(outcome: Outcome, facts: AttemptFacts, now: datetime, draw: Callable[[], float]) -> Decision:

@@ -11,13 +11,15 @@ import logging
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final, Protocol
 
 from server.domain.job import AttemptRef
 from server.domain.outcome import (
     MAX_ERROR_MESSAGE_CHARS,
     AckStatus,
+    AttemptFacts,
     Committed,
     Completed,
     Decision,
@@ -126,7 +128,10 @@ class Completer:
                 # There never was such a job: no row, as with one that has left.
                 self._send_acks([(one, AckStatus.DUPLICATE)])
             else:
-                by_partition.setdefault(partition, {}).setdefault(one.ref, one)
+                first = by_partition.setdefault(partition, {}).setdefault(one.ref, one)
+                if first.session.worker_id != one.session.worker_id:
+                    # Only one of the two has the attempt; the other one's turn comes with the next batch.
+                    self._queue.append(one)
         for partition, reported in by_partition.items():
             if partition in self._held:
                 self._held[partition].extend(reported.values())
@@ -181,20 +186,20 @@ class Completer:
         others = []
         for ref, one in reported.items():
             if isinstance(one.outcome, Completed):
-                decisions.append(completed(ref, one.outcome))
+                decisions.append(completed(ref, one.outcome, one.session.worker_id))
             else:
                 others.append(ref)
         if others:
             now, facts = await self._store.load_facts(partition, others)
             if now is not None:
-                decisions += [decide(reported[ref].outcome, one, now, random.random) for ref, one in facts.items()]
+                decisions += [_decided(reported[ref], one, now) for ref, one in facts.items()]
         return await self._ender.end(partition, decisions) if decisions else set()
 
     async def _acknowledge(
         self, partition: int, reported: dict[AttemptRef, Reported], accepted: set[AttemptRef]
     ) -> None:
         rejected = [ref for ref in reported if ref not in accepted]
-        there = await self._store.still_there(partition, [ref.job_id for ref in rejected]) if rejected else set()
+        there = await self._store.still_there(partition, [ref.job_id for ref in rejected]) if rejected else {}
         acks = []
         for ref, one in reported.items():
             status = AckStatus.ACCEPTED
@@ -203,7 +208,9 @@ class Completer:
                 status = AckStatus.DUPLICATE if gone else AckStatus.STALE
                 if gone and isinstance(one.outcome, Committed):
                     status = AckStatus.ACCEPTED
-                self._ender.gone(ref, job_final=gone)
+                if there.get(ref.job_id) != ref.claim:
+                    # Else it runs on, at the worker whose it is.
+                    self._ender.gone(ref, job_final=gone)
             acks.append((one, status))
         self._send_acks(acks)
 
@@ -216,6 +223,10 @@ class Completer:
             outgoing.setdefault(one.session, []).append((one.ref, status))
         for session, own in outgoing.items():
             session.acknowledge(own)
+
+
+def _decided(one: Reported, facts: AttemptFacts, now: datetime) -> Decision:
+    return replace(decide(one.outcome, facts, now, random.random), worker_id=one.session.worker_id)
 
 
 def _chunks(reported: Sequence[Reported], most: int) -> Iterator[list[Reported]]:

@@ -260,12 +260,12 @@ class Engine:
         session.full = full
         self.claimer.wake()
 
-    async def progress(self, progress: Sequence[tuple[AttemptRef, bytes]]) -> None:
-        """Keep the progress of attempts."""
+    async def progress(self, worker_id: int, progress: Sequence[tuple[AttemptRef, bytes]]) -> None:
+        """Keep the progress of attempts of a worker."""
         latest = dict(progress)
         for partition, refs in self.ender.by_partition(latest).items():
             try:
-                await self._store.save_progress(partition, [(ref, latest[ref]) for ref in refs])
+                await self._store.save_progress(partition, worker_id, [(ref, latest[ref]) for ref in refs])
             except (StoreUnavailable, OutcomeUnknown) as error:
                 log.warning("progress not kept", extra={"error": str(error), "attempts": len(refs)})
 

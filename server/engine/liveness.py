@@ -78,11 +78,14 @@ class Liveness:
         # another one, whose renewals have worked for a lease, takes them for dead.
         await every(self._tick_s, "worker leases", self.renew, back_off_limit_s=self._tick_s)
 
-    async def admit(self, namespace_id: int, name: str, incarnation: int, sdk: str, slots: Mapping[str, int]) -> int:
+    async def admit(
+        self, namespace_id: int, name: str, incarnation: int, sdk: str, slots: Mapping[str, int], identity: str = ""
+    ) -> int:
         """Start the lease of a worker and return its id; raises `WorkerRefused`.
 
-        A newer incarnation supersedes the older one of its name unless that is connected to a node and heard. It takes
-        up to 2.5 s until nodes have said so.
+        The incarnation belongs to the `identity` of the credential that it comes with first. A newer one supersedes the
+        older one of its name unless that is connected to a node and heard. It takes up to 2.5 s until nodes have said
+        so.
         """
         door = self._doors.setdefault((namespace_id, name), asyncio.Lock())
         async with door:
@@ -95,6 +98,7 @@ class Liveness:
                     sdk,
                     slots,
                     self._timings.worker_lease,
+                    identity=identity,
                     heard=self._heard_as((namespace_id, name)),
                     alone=self.alone(),
                     settling=self._settling,
@@ -114,8 +118,8 @@ class Liveness:
                 "or stop the other one first"
             )
         raise WorkerRefused(
-            f"this incarnation of worker {name!r} was superseded or has said goodbye: start it again "
-            "with a new incarnation"
+            f"this incarnation of worker {name!r} was superseded, has said goodbye or came with another credential: "
+            "start it again with a new incarnation"
         )
 
     @contextmanager

@@ -93,11 +93,11 @@ class EndingStore(Protocol):
     ) -> tuple[datetime | None, dict[AttemptRef, AttemptFacts]]:
         """Return the database clock and the facts of those attempts that are still open."""
 
-    async def still_there(self, partition: int, job_ids: Sequence[int]) -> set[int]:
-        """Return those jobs that have not left."""
+    async def still_there(self, partition: int, job_ids: Sequence[int]) -> dict[int, int | None]:
+        """Return those jobs that have not left, each with its open claim."""
 
-    async def save_progress(self, partition: int, progress: Sequence[tuple[AttemptRef, bytes]]) -> None:
-        """Keep the progress of attempts that are still open."""
+    async def save_progress(self, partition: int, worker_id: int, progress: Sequence[tuple[AttemptRef, bytes]]) -> None:
+        """Keep the progress of attempts of a worker that are still open."""
 
 
 class RunningStore(Protocol):
@@ -142,6 +142,7 @@ class WorkerStore(Protocol):
         slots: Mapping[str, int],
         lease: timedelta,
         *,
+        identity: str,
         heard: Sequence[int],
         alone: bool,
         settling: timedelta,
@@ -149,7 +150,8 @@ class WorkerStore(Protocol):
         """Start or renew an incarnation's lease, unless another one of its name lives; else that one ends.
 
         `heard` are ids that this node hears. A node that is `alone` believes only itself, any other one also the
-        leases; a doubt in one that is younger than `settling` leaves the question open.
+        leases; a doubt in one that is younger than `settling` leaves the question open. An incarnation belongs to the
+        `identity` that it came with first.
         """
 
     async def renew_workers(self, heard: Mapping[int, timedelta], lease: timedelta, quiet: timedelta) -> Renewal:

@@ -46,8 +46,9 @@ class UnknownPeer(Exception):
 class PeerChannels:
     """Channels to all other nodes, opened by the first call and closed when a node leaves or moves.
 
-    `members` returns the addresses of the live nodes by name; `node` is this node, to which there is no channel. With
-    `credentials` every connection uses TLS. For use from one event loop.
+    `members` returns the addresses of the live nodes by name; `node` is this node, to which there is no channel.
+    `credentials` returns what connections use for TLS, None for none; channels are opened anew once it returns another
+    object. `authorization` is what every call carries in the header of that name. For use from one event loop.
     """
 
     def __init__(
@@ -55,11 +56,13 @@ class PeerChannels:
         node: str,
         members: Callable[[], Mapping[str, str]],
         *,
-        credentials: grpc.ChannelCredentials | None = None,
+        credentials: Callable[[], grpc.ChannelCredentials | None] = lambda: None,
+        authorization: str = "",
     ) -> None:
         self._node = node
         self._members = members
         self._credentials = credentials
+        self._metadata = (("authorization", authorization),) if authorization else ()
         self._peers: dict[str, _Peer] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -84,7 +87,7 @@ class PeerChannels:
         """
         stub = self._peer(node).stub(kind)
         try:
-            return await method(stub)(request, timeout=timeout_s, metadata=tuple(metadata))
+            return await method(stub)(request, timeout=timeout_s, metadata=(*metadata, *self._metadata))
         except asyncio.CancelledError:
             # A channel that is closed cancels its calls, which looks as if the caller had been cancelled.
             if (task := asyncio.current_task()) is not None and task.cancelling():
@@ -92,10 +95,13 @@ class PeerChannels:
             raise UnknownPeer(node) from None
 
     async def refresh(self) -> None:
-        """Close the channels to nodes that have left or moved; calls under way to them have a few seconds to end."""
-        members = self._members()
+        """Close the channels to nodes that have left or moved, and those whose credentials have been replaced.
+
+        Calls under way on them have a few seconds to end.
+        """
+        members, credentials = self._members(), self._credentials()
         for node, peer in list(self._peers.items()):
-            if members.get(node) != peer.address:
+            if members.get(node) != peer.address or peer.credentials is not credentials:
                 self._drop(node)
 
     async def close(self) -> None:
@@ -117,14 +123,8 @@ class PeerChannels:
             self._drop(node)
             peer = None
         if peer is None:
-            peer = self._peers[node] = _Peer(address, self._open(address))
+            peer = self._peers[node] = _Peer(address, self._credentials())
         return peer
-
-    def _open(self, address: str) -> grpc.aio.Channel:
-        """Open a channel, which connects with the first call: the one place where nodes trust each other."""
-        if self._credentials is None:
-            return grpc.aio.insecure_channel(address, options=_OPTIONS)
-        return grpc.aio.secure_channel(address, self._credentials, options=_OPTIONS)
 
     def _drop(self, node: str) -> None:
         peer = self._peers.pop(node)
@@ -134,11 +134,15 @@ class PeerChannels:
 
 
 class _Peer:
-    """One node's channel, and the stubs made on it."""
+    """One node's channel, which connects with the first call, and the stubs made on it."""
 
-    def __init__(self, address: str, channel: grpc.aio.Channel) -> None:
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.address = address
-        self.channel = channel
+        self.credentials = credentials
+        if credentials is None:
+            self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        else:
+            self.channel = grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
         self._stubs: dict[object, object] = {}
 
     def stub(self, kind: Callable[[grpc.aio.Channel], Stub]) -> Stub:

@@ -1,16 +1,19 @@
-"""Namespaces and handlers: their ids, default policies and pauses.
+"""Namespaces and handlers: their ids, default policies, quotas and pauses.
 
-Names turn into ids on every request, so a node keeps both tables in memory as far as it has seen them. Namespaces never
-change; changes of handlers made through another node arrive with the next `refresh`.
+Names turn into ids on every request, so a node keeps both tables in memory as far as it has seen them. Changes made
+through another node arrive with the next `refresh`.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from server.domain import quota
 from server.domain.dispatch import Dispatch, DispatchMode
 from server.domain.policies import NO_POLICIES, Policies, from_document, to_document
+from server.domain.quota import NO_QUOTAS, Quotas
 from server.store.arrays import JsonbArray, TextArray
 from server.store.database import Connection, Database, Row
 from server.store.insert import milliseconds
@@ -65,7 +68,9 @@ class Namespace:
     namespace_id: int
     name: str
     policies: Policies
+    quotas: Quotas = NO_QUOTAS
     created_at: datetime
+    changed_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +87,29 @@ class Handler:
     changed_at: datetime
 
 
-_NAMESPACE: Final = "SELECT id, name, defaults, created_at FROM namespaces"
+_NAMESPACE_COLUMNS: Final = "id, name, defaults, quotas, created_at, changed_at"
+_NAMESPACE: Final = "SELECT " + _NAMESPACE_COLUMNS + " FROM namespaces"
 READ_NAMESPACE: Final = _NAMESPACE + " WHERE name = %s"
 READ_NAMESPACE_BY_ID: Final = _NAMESPACE + " WHERE id = %s"
 LIST_NAMESPACES: Final = _NAMESPACE + " ORDER BY name LIMIT %s"
-CREATE_NAMESPACE: Final = """
-INSERT INTO namespaces (name, defaults) SELECT %s, %s::jsonb
+CHANGED_NAMESPACES: Final = _NAMESPACE + " WHERE changed_at > %s ORDER BY changed_at"
+CREATE_NAMESPACE: Final = (
+    """
+INSERT INTO namespaces (name, defaults, quotas) SELECT %s, %s::jsonb, %s::jsonb
 WHERE (SELECT count(*) FROM (SELECT FROM namespaces LIMIT %s::int8) n) < %s::int8
 ON CONFLICT (name) DO NOTHING
-RETURNING id, name, defaults, created_at
-"""
+RETURNING """
+    + _NAMESPACE_COLUMNS
+)
+# A quota that is given as null is taken away.
+SET_QUOTAS: Final = (
+    """
+UPDATE namespaces SET quotas = jsonb_strip_nulls(quotas || %s::jsonb),
+    changed_at = GREATEST(now(), changed_at + interval '1 microsecond')
+WHERE name = %s
+RETURNING """
+    + _NAMESPACE_COLUMNS
+)
 
 _COLUMNS: Final = """id, namespace_id, name, defaults, paused, pause_note, dispatch, queue_timeout_ms, max_unfinished,
     changed_at"""
@@ -165,12 +183,13 @@ class Catalog:
         rows = await self._database.run(LIST_NAMESPACES, (MAX_NAMESPACES,), api=True)
         return [_namespace(row) for row in rows]
 
-    async def create_namespace(self, name: str, policies: Policies) -> Namespace:
-        """Create a namespace, or return the existing one if it has the same defaults.
+    async def create_namespace(self, name: str, policies: Policies, quotas: Quotas = NO_QUOTAS) -> Namespace:
+        """Create a namespace, or return the existing one if it has the same defaults, whatever its quotas.
 
         Raise `NamespaceConflict` if it has others, `CatalogFull` if there are too many.
         """
-        params = (name, to_document(policies).decode(), MAX_NAMESPACES, MAX_NAMESPACES)
+        limits = quota.to_document(quotas)
+        params = (name, to_document(policies).decode(), limits, MAX_NAMESPACES, MAX_NAMESPACES)
         rows = await self._database.run(CREATE_NAMESPACE, params, api=True)
         if rows:
             return self._keep_namespace(_namespace(rows[0]))
@@ -181,6 +200,13 @@ class Catalog:
         if existing.policies != from_document(to_document(policies)):
             raise NamespaceConflict(name)
         return existing
+
+    async def set_quotas(self, name: str, changes: Mapping[str, float | None]) -> Namespace:
+        """Change quotas of a namespace by name; None takes one away. Raise `UnknownNamespace`."""
+        rows = await self._database.run(SET_QUOTAS, (json.dumps(changes), name), api=True)
+        if not rows:
+            raise UnknownNamespace(name)
+        return self._keep_namespace(_namespace(rows[0]))
 
     async def find_handler(self, namespace_id: int, name: str) -> Handler | None:
         """Return a handler if it exists."""
@@ -267,8 +293,12 @@ class Catalog:
             self._seen_until = (await self._database.run(NOW, api=True))[0][0]
             self._handlers.clear()
             self._by_id.clear()
+            self._namespaces.clear()
             return []
-        rows = await self._database.run(CHANGED_HANDLERS, (self._seen_until - REFRESH_OVERLAP,), api=True)
+        since = self._seen_until - REFRESH_OVERLAP
+        for row in await self._database.run(CHANGED_NAMESPACES, (since,), api=True):
+            self._keep_namespace(_namespace(row))
+        rows = await self._database.run(CHANGED_HANDLERS, (since,), api=True)
         changed = []
         for handler in map(_handler, rows):
             self._seen_until = max(self._seen_until, handler.changed_at)
@@ -307,13 +337,23 @@ class Catalog:
         return handler
 
     def _keep_namespace(self, namespace: Namespace) -> Namespace:
+        known = self._namespaces.get(namespace.name)
+        if known is not None and known.changed_at > namespace.changed_at:
+            return known
         self._namespaces[namespace.name] = namespace
         return namespace
 
 
 def _namespace(row: Row) -> Namespace:
-    namespace_id, name, defaults, created_at = row
-    return Namespace(namespace_id=namespace_id, name=name, policies=from_document(defaults), created_at=created_at)
+    namespace_id, name, defaults, quotas, created_at, changed_at = row
+    return Namespace(
+        namespace_id=namespace_id,
+        name=name,
+        policies=from_document(defaults),
+        quotas=quota.from_document(quotas),
+        created_at=created_at,
+        changed_at=changed_at,
+    )
 
 
 def _handler(row: Row) -> Handler:

@@ -41,8 +41,8 @@ AWAY_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "53200", "
 # taken for a database that is away.
 _DENIED = re.compile(
     r"FATAL: .*(authentication failed|does not exist|no pg_hba\.conf entry|permission denied|not permitted to log in)"
-    r"|no password supplied|certificate verify failed|root certificate file|server does not support SSL"
-    r"|invalid (?:sslmode value|port number|integer value)"
+    r"|no password supplied|certificate verify failed|does not match host name|root certificate file"
+    r"|server does not support SSL|invalid (?:sslmode value|port number|integer value)"
 )
 LOCK_TIMEOUT = "55P03"
 # Row routing found no partition: one for the day has to be made.

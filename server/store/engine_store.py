@@ -125,15 +125,15 @@ class PostgresEngineStore:
         async with _translated():
             return await finish.load_facts(self._database, partition, refs)
 
-    async def still_there(self, partition: int, job_ids: Sequence[int]) -> set[int]:
+    async def still_there(self, partition: int, job_ids: Sequence[int]) -> dict[int, int | None]:
         """See `EndingStore`."""
         async with _translated():
             return await finish.still_there(self._database, partition, job_ids)
 
-    async def save_progress(self, partition: int, progress: Sequence[tuple[AttemptRef, bytes]]) -> None:
+    async def save_progress(self, partition: int, worker_id: int, progress: Sequence[tuple[AttemptRef, bytes]]) -> None:
         """See `EndingStore`."""
         async with _translated():
-            await reap.save_progress(self._database, partition, progress)
+            await reap.save_progress(self._database, partition, worker_id, progress)
 
     async def load_running(self, partition: int, shard: int) -> list[RunningJob]:
         """See `RunningStore`."""
@@ -186,6 +186,7 @@ class PostgresEngineStore:
         slots: Mapping[str, int],
         lease: timedelta,
         *,
+        identity: str,
         heard: Sequence[int],
         alone: bool,
         settling: timedelta,
@@ -200,6 +201,7 @@ class PostgresEngineStore:
                 sdk,
                 orjson.dumps(dict(slots)),
                 lease,
+                identity=identity,
                 heard=heard,
                 alone=alone,
                 settling=settling,

@@ -1,8 +1,8 @@
 """Ending attempts: jobs leave for the history, or go back to pending.
 
-A finish is keyed on (id, open claim) and so exact by itself: any node may commit it. The reaper's variants add the
-fence and check again, inside the statement, the reason for which they act. Every statement locks its rows in id order
-first.
+A finish is keyed on (id, open claim) and so exact by itself: any node may commit it. What a worker reports also has to
+be about an attempt of its own. The reaper's variants add the fence and check again, inside the statement, the reason
+for which they act. Every statement locks its rows in id order first.
 """
 
 from collections.abc import Sequence
@@ -41,9 +41,10 @@ _ENDED: Final[LiteralString] = (
 _FINISH: Final[LiteralString] = (
     """locked AS (
     SELECT j.id, w.claim, w.state, w.result, w.content_type, w.error_type, w.message, w.outcome
-    FROM unnest(%s::int8[], %s::int8[], %s::int2[], %s::bytea[], %s::text[], %s::text[], %s::text[], %s::int2[])
-        AS w(id, claim, state, result, content_type, error_type, message, outcome)
-    JOIN {jobs} j ON j.id = w.id AND j.open_claim = w.claim
+    FROM unnest(%s::int8[], %s::int8[], %s::int8[], %s::int2[], %s::bytea[], %s::text[], %s::text[], %s::text[],
+                %s::int2[])
+        AS w(id, claim, worker_id, state, result, content_type, error_type, message, outcome)
+    JOIN {jobs} j ON j.id = w.id AND j.open_claim = w.claim AND j.worker_id = COALESCE(w.worker_id, j.worker_id)
     <fence>
     WHERE true <recheck>
     ORDER BY j.id FOR UPDATE OF j),
@@ -72,10 +73,10 @@ _REQUEUE: Final[LiteralString] = (
     """locked AS (
     SELECT j.id, w.claim, w.delay_ms, w.burn, w.keep_open, w.started, w.error_type, w.message, w.outcome,
         j.worker_id AS held_by
-    FROM unnest(%s::int8[], %s::int8[], %s::int8[], %s::bool[], %s::bool[], %s::bool[], %s::text[], %s::text[],
-                %s::int2[])
-        AS w(id, claim, delay_ms, burn, keep_open, started, error_type, message, outcome)
-    JOIN {jobs} j ON j.id = w.id AND j.open_claim = w.claim
+    FROM unnest(%s::int8[], %s::int8[], %s::int8[], %s::int8[], %s::bool[], %s::bool[], %s::bool[], %s::text[],
+                %s::text[], %s::int2[])
+        AS w(id, claim, worker_id, delay_ms, burn, keep_open, started, error_type, message, outcome)
+    JOIN {jobs} j ON j.id = w.id AND j.open_claim = w.claim AND j.worker_id = COALESCE(w.worker_id, j.worker_id)
     <fence>
     WHERE NOT j.cancel_requested <recheck>
     ORDER BY j.id FOR UPDATE OF j),
@@ -135,7 +136,9 @@ LOAD_FACTS: Final = Statement(
     FROM unnest(%s::int8[], %s::int8[]) AS w(id, claim) JOIN {jobs} j ON j.id = w.id AND j.open_claim = w.claim"""
 )
 
-STILL_THERE: Final = Statement("SELECT j.id FROM unnest(%s::int8[]) AS w(id) JOIN {jobs} j ON j.id = w.id")
+STILL_THERE: Final = Statement(
+    "SELECT j.id, j.open_claim FROM unnest(%s::int8[]) AS w(id) JOIN {jobs} j ON j.id = w.id"
+)
 
 
 async def finish(database: Database, partition: int, finishes: Sequence[Finish]) -> list[Ended]:
@@ -190,9 +193,9 @@ async def load_facts(
     return (rows[0][0] if rows else None), {one.ref: one for one in facts}
 
 
-async def still_there(database: Database, partition: int, job_ids: Sequence[int]) -> set[int]:
-    """Return those jobs that have not left: their results are stale, the others' duplicates."""
-    return {job_id for (job_id,) in await database.run(STILL_THERE.on(partition), (Int8Array(job_ids),))}
+async def still_there(database: Database, partition: int, job_ids: Sequence[int]) -> dict[int, int | None]:
+    """Return those jobs that have not left, with their open claims: their results are stale, the others' duplicates."""
+    return dict(await database.run(STILL_THERE.on(partition), (Int8Array(job_ids),)))
 
 
 def facts_of(row: Row) -> AttemptFacts:
@@ -269,6 +272,7 @@ def _finish_params(finishes: Sequence[Finish]) -> tuple[object, ...]:
     return (
         Int8Array([one.ref.job_id for one in finishes]),
         Int8Array([one.ref.claim for one in finishes]),
+        Int8Array([one.worker_id for one in finishes]),
         Int2Array([int(one.state) for one in finishes]),
         ByteaArray([one.result for one in finishes]),
         TextArray([one.content_type for one in finishes]),
@@ -282,6 +286,7 @@ def _requeue_params(requeues: Sequence[Requeue]) -> tuple[object, ...]:
     return (
         Int8Array([one.ref.job_id for one in requeues]),
         Int8Array([one.ref.claim for one in requeues]),
+        Int8Array([one.worker_id for one in requeues]),
         Int8Array([milliseconds(one.delay) for one in requeues]),
         BoolArray([one.burn for one in requeues]),
         BoolArray([one.keep_open for one in requeues]),

@@ -30,6 +30,7 @@ MIGRATIONS: Final = (
     (3, "functions", "server.store", "migrations/0003_functions.sql", 1),
     (4, "worker_streams", "server.store", "migrations/0004_worker_streams.sql", 1),
     (5, "coordinator_in_charge", "server.store", "migrations/0005_coordinator.sql", 1),
+    (6, "access", "server.store", "migrations/0006_access.sql", 1),
     (7, "kafka", "server.store", "migrations/0007_kafka.sql", 1),
     (8, "submit", "server.store", "migrations/0008_submit.sql", 1),
 )

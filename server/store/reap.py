@@ -265,7 +265,8 @@ SELECT
 SAVE_PROGRESS: Final = Statement("""
 WITH locked AS (
     SELECT j.id, w.data FROM unnest(%s::int8[], %s::int8[], %s::bytea[]) AS w(id, claim, data)
-    JOIN {jobs} j ON j.id = w.id AND j.open_claim = w.claim ORDER BY j.id FOR UPDATE OF j)
+    JOIN {jobs} j ON j.id = w.id AND j.open_claim = w.claim AND j.worker_id = %s::int8
+    ORDER BY j.id FOR UPDATE OF j)
 UPDATE {jobs} j SET progress = l.data FROM locked l WHERE j.id = l.id
 """)
 
@@ -277,11 +278,14 @@ async def attention(database: Database, partition: int, shards: Sequence[int]) -
     return row[0], row[1], row[2]
 
 
-async def save_progress(database: Database, partition: int, progress: Sequence[tuple[AttemptRef, bytes]]) -> None:
-    """Keep the progress of attempts that are still open."""
+async def save_progress(
+    database: Database, partition: int, worker_id: int, progress: Sequence[tuple[AttemptRef, bytes]]
+) -> None:
+    """Keep the progress of attempts of a worker that are still open; those of others are left out."""
     params = (
         Int8Array([ref.job_id for ref, _ in progress]),
         Int8Array([ref.claim for ref, _ in progress]),
         ByteaArray([data for _, data in progress]),
+        worker_id,
     )
     await database.run(SAVE_PROGRESS.on(partition), params)

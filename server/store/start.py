@@ -18,7 +18,7 @@ START: Final = Statement("""
 WITH me AS MATERIALIZED (
     SELECT w.id FROM workers w
     WHERE w.namespace_id = %s::int4 AND w.name = %s AND w.incarnation = %s::int8
-      AND w.ended_at IS NULL AND w.lost_at IS NULL AND w.lease_until > now()),
+      AND w.identity IN ('', %s) AND w.ended_at IS NULL AND w.lost_at IS NULL AND w.lease_until > now()),
 locked AS (
     SELECT j.id, j.shard, me.id AS worker_id, j.worker_id < 0 AS fresh, w.with_payload
     FROM me CROSS JOIN unnest(%s::int8[], %s::int8[], %s::bool[]) AS w(id, claim, with_payload)
@@ -41,16 +41,22 @@ SELECT (SELECT id FROM me), now(), up.* FROM (VALUES (1)) AS one(n) LEFT JOIN up
 
 
 async def start(
-    database: Database, namespace_id: int, worker: str, incarnation: int, wanted: Sequence[tuple[AttemptRef, bool]]
+    database: Database,
+    namespace_id: int,
+    worker: str,
+    incarnation: int,
+    wanted: Sequence[tuple[AttemptRef, bool]],
+    identity: str = "",
 ) -> Started | None:
     """Start published attempts for a worker; those that are not open any more are left out.
 
-    `wanted` says of each whether its payload is wanted. None if the worker's incarnation holds no lease.
+    `wanted` says of each whether its payload is wanted. None if the incarnation, of that identity, holds no lease.
     """
     params = (
         namespace_id,
         worker,
         incarnation,
+        identity,
         Int8Array([ref.job_id for ref, _ in wanted]),
         Int8Array([ref.claim for ref, _ in wanted]),
         BoolArray([with_payload for _, with_payload in wanted]),

@@ -45,13 +45,13 @@ superseded AS (
     UPDATE workers w SET ended_at = now(), end_reason = 'superseded', lease_until = LEAST(w.lease_until, now())
     FROM others o, verdict v WHERE w.id = o.id AND NOT (v.heard OR v.leased OR v.open OR v.ended) RETURNING w.id),
 admitted AS (
-    INSERT INTO workers AS w (namespace_id, name, incarnation, sdk, handlers, lease_until)
-    SELECT %s::int4, %s::text, %s::int8, %s::text, %s::jsonb, now() + %s::int8 * interval '1 millisecond'
+    INSERT INTO workers AS w (namespace_id, name, incarnation, identity, sdk, handlers, lease_until)
+    SELECT %s::int4, %s::text, %s::int8, %s::text, %s::text, %s::jsonb, now() + %s::int8 * interval '1 millisecond'
     FROM verdict v, (SELECT count(*) FROM superseded) done WHERE NOT (v.heard OR v.leased OR v.open OR v.ended)
     ON CONFLICT (namespace_id, name, incarnation) DO UPDATE
     SET lease_until = GREATEST(w.lease_until, EXCLUDED.lease_until), sdk = EXCLUDED.sdk, handlers = EXCLUDED.handlers,
-        doubted_at = NULL, lost_at = NULL
-    WHERE w.ended_at IS NULL
+        identity = EXCLUDED.identity, doubted_at = NULL, lost_at = NULL
+    WHERE w.ended_at IS NULL AND w.identity IN ('', EXCLUDED.identity)
     RETURNING w.id)
 SELECT (SELECT id FROM admitted), v.heard, v.leased, v.open, ARRAY(SELECT id FROM superseded) FROM verdict v
 """
@@ -132,11 +132,14 @@ async def admit(
     handlers: bytes,
     lease: timedelta,
     *,
+    identity: str = "",
     heard: Sequence[int] = (),
     alone: bool = False,
     settling: timedelta = timedelta(0),
 ) -> Admission:
     """Start or renew the lease of a worker's incarnation, unless another one of its name lives; else that one ends.
+
+    An incarnation belongs to the `identity` that it came with first: to others it is as if it had ended.
 
     The other one lives if this node hears it (`heard` are ids), or if its lease runs without a doubt: then another
     node hears it. A doubt younger than `settling` says nothing yet. A node that is `alone` in its cluster believes
@@ -144,7 +147,7 @@ async def admit(
     """
     who = (namespace_id, name, incarnation)
     judged = (Int8Array(heard), not alone, not alone, milliseconds(settling))
-    params = (*who, *judged, *who, *who, sdk, handlers.decode(), milliseconds(lease))
+    params = (*who, *judged, *who, *who, identity, sdk, handlers.decode(), milliseconds(lease))
     for tries_left in (2, 1, 0):
         try:
             [row] = await database.run(ADMIT, params)
@@ -217,12 +220,14 @@ async def live(database: Database, namespace_id: int) -> list[WorkerRow]:
     return [WorkerRow(*row) for row in await database.run(LIVE, (namespace_id,), api=True)]
 
 
-FIND: Final = "SELECT id FROM workers WHERE namespace_id = %s AND name = %s AND incarnation = %s"
+FIND: Final = (
+    "SELECT id FROM workers WHERE namespace_id = %s AND name = %s AND incarnation = %s AND identity IN ('', %s)"
+)
 
 
-async def find(database: Database, namespace_id: int, name: str, incarnation: int) -> int | None:
-    """Return the number of an incarnation, whether it lives or not; None if there was none lately."""
-    rows = await database.run(FIND, (namespace_id, name, incarnation), api=True)
+async def find(database: Database, namespace_id: int, name: str, incarnation: int, identity: str = "") -> int | None:
+    """Return the number of an incarnation of an identity, whether it lives or not; None if there was none lately."""
+    rows = await database.run(FIND, (namespace_id, name, incarnation, identity), api=True)
     return rows[0][0] if rows else None
 
 
@@ -230,12 +235,14 @@ async def find(database: Database, namespace_id: int, name: str, incarnation: in
 KEEP: Final = """
 UPDATE workers SET lease_until = now() + %s::int8 * interval '1 millisecond', lost_at = NULL,
     doubted_at = CASE WHEN doubted_at IS NOT NULL THEN now() END
-WHERE namespace_id = %s AND name = %s AND incarnation = %s AND ended_at IS NULL
+WHERE namespace_id = %s AND name = %s AND incarnation = %s AND identity IN ('', %s) AND ended_at IS NULL
 RETURNING id
 """
 
 
-async def keep(database: Database, namespace_id: int, name: str, incarnation: int, lease: timedelta) -> bool:
-    """Renew the lease of an incarnation by its name; return whether it has not ended."""
-    params = (milliseconds(lease), namespace_id, name, incarnation)
+async def keep(
+    database: Database, namespace_id: int, name: str, incarnation: int, lease: timedelta, identity: str = ""
+) -> bool:
+    """Renew the lease of an incarnation by its name; return whether it is of that identity and has not ended."""
+    params = (milliseconds(lease), namespace_id, name, incarnation, identity)
     return bool(await database.run(KEEP, params, api=True))

@@ -1,8 +1,12 @@
-"""Who may see and do what in the dashboard: the port to access control, and what stands for it where there is none."""
+"""Who may see and do what in the dashboard: by the tokens and rules of the gRPC API."""
 
 from typing import Protocol
 
 from google.protobuf.message import Message
+
+from server.access.gate import Gate, Unknown
+from server.api.caller import CALLER
+from server.api.doorkeeper import unauthenticated, visit
 
 
 class Doorkeeper(Protocol):
@@ -23,14 +27,34 @@ class Doorkeeper(Protocol):
         """
 
 
-class OpenDoor:
-    """Admits everybody."""
+class TokenDoor:
+    """Admits whom the gate knows, to what the rules of the API let it do."""
 
-    open = True
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    @property
+    def open(self) -> bool:
+        """Whether everybody may do everything."""
+        return self._gate.open
 
     async def knows(self, token: str) -> bool:
-        """Any token will do."""
+        """Return whether a token is valid."""
+        try:
+            await self._gate.principal(_header(token))
+        except Unknown:
+            return False
         return True
 
     async def admit(self, token: str, method: str, request: Message) -> None:
-        """Everybody may."""
+        """Return if the bearer may call a method with this request, and note who calls; else raise an `ApiError`."""
+        try:
+            principal = await self._gate.principal(_header(token))
+        except Unknown as error:
+            raise unauthenticated(error) from error
+        CALLER.set(principal)
+        visit(method, principal).check(request)
+
+
+def _header(token: str) -> str | None:
+    return f"Bearer {token}" if token else None

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Iterator
 from typing import Final
 
@@ -38,10 +39,11 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """`bind` it, `start` it, `stop` it; each once. `stop` may come at any time."""
+    """`bind` it, `start` it, `stop` it; each once. `stop` may come at any time. With `tls` it speaks HTTPS alone."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, tls: ssl.SSLContext | None = None) -> None:
         self._app = app
+        self._tls = tls
         self._socket: socket.socket | None = None
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -81,6 +83,9 @@ class HttpServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=GRACE_S,
         )
+        config.load()
+        # uvicorn itself would read certificates from files, once.
+        config.ssl = self._tls
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="http")
         await self._server.up.wait()

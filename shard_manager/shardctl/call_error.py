@@ -82,17 +82,17 @@ def _lines(code: grpc.StatusCode, message: str, status: Status, settings: Settin
             reason = match[1] if (match := _LAST_ERROR.search(message)) else message
             yield f"error: cannot reach a server at {settings.address}: {reason}"
             yield "Start one with `shardwheel dev`, or name another with --address or SHARDWHEEL_ADDRESS."
-            if settings.ca is None and not any(word in reason.lower() for word in ("refused", "resol")):
+            if settings.tls is None and not any(word in reason.lower() for word in ("refused", "resol")):
                 yield "If it listens with TLS, give its CA with --ca."
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             yield f"error: {settings.address} gave no answer within {format_duration(limit)}"
             yield "Look at `shardctl status`, or allow more time with --timeout."
         case grpc.StatusCode.UNAUTHENTICATED:
             yield f"error: not authenticated: {message}"
-            yield "Give a token with --token or SHARDWHEEL_TOKEN."
+            yield "Give a token with --token or SHARDWHEEL_TOKEN, or its file with --token-file."
         case grpc.StatusCode.PERMISSION_DENIED:
             yield f"error: not allowed: {message}"
-            yield f"The token in use has no such right in namespace {settings.namespace!r}; ask for one that has."
+            yield f"Asked for in namespace {settings.namespace!r}; --namespace names another, --token another token."
         case grpc.StatusCode.NOT_FOUND:
             yield f"error: not found: {message}"
             if not _of_cluster(status) and settings.namespace not in message:

@@ -14,6 +14,7 @@ from shard_manager.shardctl.settings import Settings
 from shardwheel.v1.admin_service_pb2_grpc import AdminServiceStub
 from shardwheel.v1.job_service_pb2_grpc import JobServiceStub
 from shardwheel.v1.schedule_service_pb2_grpc import ScheduleServiceStub
+from worker_sdk.errors import ConfigurationError
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -25,7 +26,7 @@ class Connection:
     """A channel to one server. Nothing is sent before the first call."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises RefusedInputError if the CA file cannot be used."""
+        """Raises RefusedInputError if the files for TLS cannot be used."""
         self.settings = settings
         self._channel = _channel(settings)
         self._metadata = (("authorization", f"Bearer {settings.token}"),) if settings.token else ()
@@ -65,12 +66,12 @@ def _channel(settings: Settings) -> grpc.aio.Channel:
         # A command lives too short to gain from the process-wide pool of connections.
         ("grpc.use_local_subchannel_pool", 1),
     ]
-    if settings.ca is None:
+    if settings.tls is None:
         return grpc.aio.insecure_channel(settings.address, options=options)
     try:
-        roots = settings.ca.read_bytes()
-    except OSError as error:
-        raise RefusedInputError(f"error: --ca: cannot read {settings.ca}: {error.strerror}") from None
-    if b"-----BEGIN CERTIFICATE-----" not in roots:
-        raise RefusedInputError(f"error: --ca: {settings.ca} holds no PEM certificate")
-    return grpc.aio.secure_channel(settings.address, grpc.ssl_channel_credentials(roots), options=options)
+        pem = settings.tls.read()
+    except ConfigurationError as error:
+        raise RefusedInputError(f"error: --{error}") from None
+    if pem.ca is not None and b"-----BEGIN CERTIFICATE-----" not in pem.ca:
+        raise RefusedInputError(f"error: --ca: {settings.tls.ca} holds no PEM certificate")
+    return grpc.aio.secure_channel(settings.address, pem.credentials(), options=options)

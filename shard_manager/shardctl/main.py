@@ -3,7 +3,7 @@
 import os
 import sys
 
-from shard_manager.shardctl import handlers, jobs, namespaces, schedules, steering, workers
+from shard_manager.shardctl import handlers, jobs, namespaces, schedules, steering, tokens, workers
 from shard_manager.shardctl.command import command, group
 from shard_manager.shardctl.doctor import doctor
 from shard_manager.shardctl.status import nodes, shards, status
@@ -31,6 +31,7 @@ app.add_typer(schedules.app, name="schedules")
 app.add_typer(handlers.app, name="handlers")
 app.add_typer(workers.app, name="workers")
 app.add_typer(namespaces.app, name="namespaces")
+app.add_typer(tokens.app, name="tokens")
 
 
 def main() -> None:

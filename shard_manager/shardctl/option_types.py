@@ -37,7 +37,14 @@ def _parse_count(text: str) -> int:
     return int(text)
 
 
+def _parse_limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 0 <= int(text[:20]) <= 2**50:
+        raise ValueError(f"{text!r} is not a whole number from 1 to {2**50}, nor 0 for no limit")
+    return int(text)
+
+
 COUNT: OptionType = {"parser": _parser(_parse_count), "metavar": "N"}
+LIMIT: OptionType = {"parser": _parser(_parse_limit), "metavar": "N"}
 DURATION: OptionType = {"parser": _parser(parse_duration), "metavar": "DURATION"}
 INSTANT: OptionType = {"parser": _parser(parse_instant), "metavar": "INSTANT"}
 # Read when the command line is: a command runs right after, so one clock reading serves both.

@@ -3,7 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +13,7 @@ import typer
 
 from shard_manager.shardctl.failure import RefusedInputError
 from shard_manager.shardctl.option_types import DURATION
+from worker_sdk.tls import SYSTEM, Tls
 
 DEFAULT_ADDRESS = "localhost:7400"
 DEFAULT_PORT = 7400
@@ -42,10 +43,25 @@ class GlobalOptions:
     token: Annotated[
         str | None, typer.Option(metavar="TOKEN", help="Bearer token. [env: SHARDWHEEL_TOKEN, which stays out of `ps`]")
     ] = None
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File that holds the token instead. [env: SHARDWHEEL_TOKEN_FILE]"),
+    ] = None
     ca: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="PEM certificates to trust; turns TLS on. [env: SHARDWHEEL_CA]"),
+        typer.Option(
+            metavar="FILE",
+            help='PEM certificates to trust, or "system" for those that the system trusts; turns TLS on. '
+            "[env: SHARDWHEEL_CA]",
+        ),
     ] = None
+    cert: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="PEM certificate to show, if the server asks for one. [env: SHARDWHEEL_CERT]"
+        ),
+    ] = None
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key. [env: SHARDWHEEL_KEY]")] = None
     output: Annotated[Format | None, typer.Option("--output", "-o", help="What to print. [default: table]")] = None
     timeout: Annotated[
         timedelta | None,
@@ -57,8 +73,8 @@ class GlobalOptions:
     def over(self, outer: "GlobalOptions") -> "GlobalOptions":
         """These options, and those of `outer` where these are not given: the place nearer to the command wins."""
         merged = {
-            field.name: getattr(outer, field.name) if getattr(self, field.name) is None else getattr(self, field.name)
-            for field in fields(self)
+            one.name: getattr(outer, one.name) if getattr(self, one.name) is None else getattr(self, one.name)
+            for one in fields(self)
         }
         return GlobalOptions(**merged)
 
@@ -69,8 +85,8 @@ class Settings:
 
     address: str = DEFAULT_ADDRESS
     namespace: str = "default"
-    token: str | None = None
-    ca: Path | None = None
+    token: str | None = field(default=None, repr=False)
+    tls: Tls | None = None
     output: Format = Format.TABLE
     timeout: timedelta | None = None
 
@@ -83,22 +99,54 @@ class Settings:
 def resolve(given: GlobalOptions, environment: Mapping[str, str]) -> Settings:
     """Fills what was not given from the environment, then from the defaults. An empty variable counts as unset.
 
-    Raises RefusedInputError for a malformed address, a timeout of zero and a token that cannot be sent.
+    Raises RefusedInputError for a malformed address, a timeout of zero, a token that cannot be sent or read, and half
+    of a certificate and key.
     """
-    ca = given.ca or (Path(path) if (path := environment.get("SHARDWHEEL_CA")) else None)
     if given.timeout is not None and not given.timeout:
         raise RefusedInputError("error: --timeout: has to be longer than 0s")
-    token = given.token or environment.get("SHARDWHEEL_TOKEN") or None
-    if token is not None and not (token.isascii() and token.isprintable()):
-        raise RefusedInputError("error: --token: holds characters that no token has; is a line break among them?")
     return Settings(
         address=_complete(given.address or environment.get("SHARDWHEEL_ADDRESS") or DEFAULT_ADDRESS),
         namespace=given.namespace or environment.get("SHARDWHEEL_NAMESPACE") or "default",
-        token=token,
-        ca=ca,
+        token=_token(given, environment),
+        tls=_tls(given, environment),
         output=given.output or Format.TABLE,
         timeout=given.timeout,
     )
+
+
+def _token(given: GlobalOptions, environment: Mapping[str, str]) -> str | None:
+    """The token: an option goes before a variable, and the token itself before its file."""
+    name, token, file = "--token", given.token, given.token_file
+    if token is None and file is None:
+        token = environment.get("SHARDWHEEL_TOKEN") or None
+        file = Path(path) if (path := environment.get("SHARDWHEEL_TOKEN_FILE")) else None
+    if token is None and file is not None:
+        name = "--token-file"
+        try:
+            token = file.read_text(encoding="utf-8", errors="replace").strip()
+        except OSError as error:
+            raise RefusedInputError(f"error: --token-file: cannot read {file}: {error.strerror}") from None
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise RefusedInputError(f"error: {name}: holds characters that no token has; is a line break among them?")
+    return token
+
+
+def _tls(given: GlobalOptions, environment: Mapping[str, str]) -> Tls | None:
+    """The files for TLS; None if none is named."""
+
+    def named(option: Path | None, variable: str) -> Path | None:
+        return option or (Path(path) if (path := environment.get(variable)) else None)
+
+    ca, cert, key = (
+        named(given.ca, "SHARDWHEEL_CA"),
+        named(given.cert, "SHARDWHEEL_CERT"),
+        named(given.key, "SHARDWHEEL_KEY"),
+    )
+    if ca is None and cert is None and key is None:
+        return None
+    if (cert is None) != (key is None):
+        raise RefusedInputError("error: --cert and --key: a certificate needs its key, and a key its certificate")
+    return Tls(ca=SYSTEM if ca is None else str(ca), cert=cert, key=key)
 
 
 def _complete(address: str) -> str:

@@ -23,6 +23,9 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--keep", type=Path, default=None, help="a folder for logs and journals")
     parser.add_argument("--list", action="store_true", help="list the kinds of faults")
+    parser.add_argument(
+        "--secure", action=argparse.BooleanOptionalAction, default=True, help="TLS and tokens (on by default)"
+    )
     for name, text in _PARTS.items():
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
     given = parser.parse_args()
@@ -40,6 +43,7 @@ def main() -> int:
         Options(
             minutes=given.minutes, seed=given.seed, faults=faults, every_s=given.every, rate=given.rate,
             schedules=given.schedules, nodes=given.nodes, workers=given.workers, keep=given.keep,
+            secure=given.secure,
             **{name: by_seed[name] if value is None else value for name, value in parts.items()},
         )
     )  # fmt: skip

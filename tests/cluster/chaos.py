@@ -54,6 +54,7 @@ class Options:
     standby: bool = False
     clock: bool = False
     disk: bool = False
+    secure: bool = False
     keep: Path | None = None
     """A folder for logs and journals, kept; None: a temporary one."""
 
@@ -93,6 +94,7 @@ class Report:
             {
                 "seed": self.options.seed,
                 "minutes": self.options.minutes,
+                "secure": self.options.secure,
                 "coordinator": self.coordinator,
                 "faults": dict(sorted(strikes.items())),
                 "duplicates": {**causes, "unexplained": numbers.get("duplicates")},
@@ -132,7 +134,7 @@ async def _chaos(report: Report, folder: Path, site: PostgresSite, zookeeper: Zo
     options = report.options
     cluster = Cluster(
         folder, site, dsn, nodes=options.nodes, workers=options.workers, settings=CLUSTER, zookeeper=zookeeper,
-        relayed=True,
+        relayed=True, secure=options.secure,
     )  # fmt: skip
     async with cluster:
         faults = options.faults or [kind for kind in possible(offers(cluster)) if kind not in _NOT_BY_DEFAULT]

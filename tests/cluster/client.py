@@ -15,6 +15,7 @@ from typing import Final
 from tests.cluster.journal import Journal
 from tests.cluster.worker_program import FLAKY, KEYED, LONG, OVERRUN, SHORT, SNOOZED
 from worker_sdk import AsyncClient, DeadlineExceeded, NewJob, RetryPolicy, Submitted, Timeouts, Unavailable
+from worker_sdk.connection import ConnectionOptions
 
 # Deaths of workers burn tries; none of these jobs is to fail for want of them.
 RETRY: Final = RetryPolicy(max_attempts=50, initial_delay=0.1, max_delay=0.5)
@@ -99,9 +100,9 @@ class Draw:
 class Submitters:
     """Send a load to a cluster and write down what becomes of it."""
 
-    def __init__(self, addresses: str, file: Path, *, seed: int, load: Load) -> None:
+    def __init__(self, options: ConnectionOptions, file: Path, *, seed: int, load: Load) -> None:
         self.load = load
-        self._addresses = addresses
+        self._options = options
         self._journal = Journal(file)
         self._draw = Draw(seed, load)
         self._turns = asyncio.Semaphore(_AT_A_TIME)
@@ -117,7 +118,7 @@ class Submitters:
         until = time.time() + self.load.seconds
         # One that repeats by itself, inside its time, what does no more when it is sent twice; the rest it does not.
         async with (
-            AsyncClient(self._addresses, timeout=_CALL_TIMEOUT_S, retry_submits=False) as client,
+            AsyncClient(**self._options, timeout=_CALL_TIMEOUT_S, retry_submits=False) as client,
             asyncio.TaskGroup() as group,
         ):
             while (elapsed := time.monotonic() - began) < self.load.seconds:
@@ -140,7 +141,7 @@ class Submitters:
     async def send(self, jobs: Sequence[Wish]) -> list[int]:
         """Submit jobs with dedupe keys, beside the load, and return their ids."""
         self._note_sent(jobs)
-        async with AsyncClient(self._addresses, timeout=_CALL_TIMEOUT_S) as client:
+        async with AsyncClient(**self._options, timeout=_CALL_TIMEOUT_S) as client:
             await self._turns.acquire()
             answers = await self._send(client, jobs, again=True)
         return [answer.job_id for answer in answers]

@@ -16,11 +16,13 @@ from tests.cluster.journal import Journal
 from tests.cluster.logs import latest_leader
 from tests.cluster.network import Network
 from tests.cluster.processes import ClusterProcess
+from tests.cluster.security import Security
 from tests.cluster.worker_program import EXECUTIONS_VARIABLE
 from tests.cluster.zookeeper import ZookeeperSite
 from tests.support.postgres import PostgresServer
 from tests.support.postgres_site import PostgresSite
 from tests.support.waiting import eventually
+from worker_sdk.connection import ConnectionOptions
 
 WORKER_PROGRAM: Final = "tests.cluster.worker_program:worker"
 _START_TIMEOUT_S: Final = 90.0
@@ -54,13 +56,15 @@ class Cluster:
         worker_grace_s: float = 5.0,
         zookeeper: ZookeeperSite | None = None,
         relayed: bool = False,
+        secure: bool = False,
     ) -> None:
         """Describe a cluster on the migrated database `dsn`; `settings` are those of the nodes.
 
         The nodes coordinate through `zookeeper`, else through PostgreSQL. If the cluster is `relayed`, all connections
-        lead through its network, which can be broken.
+        lead through its network, which can be broken. A `secure` one has TLS, and answers nobody without a token.
         """
         self.folder = folder
+        self.security = Security(folder) if secure else None
         self.site = PostgresSite.of(postgres)
         self.dsn = dsn
         self.settings = dict(settings)
@@ -86,6 +90,8 @@ class Cluster:
 
     async def __aenter__(self) -> Self:
         try:
+            if self.security is not None:
+                await self.security.open(self.dsn)
             if self.network is not None:
                 self.network.start()
                 await self.places.open(self.network)
@@ -114,6 +120,12 @@ class Cluster:
         return ",".join(self.addresses)
 
     @property
+    def client_options(self) -> ConnectionOptions:
+        """How a client reaches the cluster."""
+        options: ConnectionOptions = {"address": self.address}
+        return options if self.security is None else {**options, **self.security.client_options}
+
+    @property
     def processes(self) -> list[ClusterProcess]:
         """Nodes and workers."""
         return [*self.nodes, *self.workers]
@@ -125,10 +137,12 @@ class Cluster:
             self.execution_files.append(file)
         grace_s = self._worker_grace_s if grace_s is None else grace_s
         command = ["-m", "worker_sdk", WORKER_PROGRAM, "--name", name, "--address", self.address]
+        variables = {EXECUTIONS_VARIABLE: str(file)}
+        if self.security is not None:
+            variables |= self.security.worker_variables
         worker = ClusterProcess(
-            "worker", name, [*command, "--grace", str(grace_s)], {EXECUTIONS_VARIABLE: str(file)}, self.folder,
-            self.journal,
-        )  # fmt: skip
+            "worker", name, [*command, "--grace", str(grace_s)], variables, self.folder, self.journal
+        )
         self.workers.append(worker)
         return worker
 
@@ -205,6 +219,7 @@ class Cluster:
             "advertise": place.address,
             "data_dir": str(self.folder / name),
             **self.places.coordination,
+            **(self.security.node_settings if self.security is not None else {}),
             "log_format": "text",
             "http_listen": "off",
         }
@@ -218,7 +233,8 @@ class Cluster:
         )
 
     async def _until_serving(self, node: ClusterProcess, address: str) -> None:
-        async with grpc.aio.insecure_channel(address) as channel:
+        security = self.security
+        async with security.channel(address) if security is not None else grpc.aio.insecure_channel(address) as channel:
             check = channel.unary_unary(
                 "/grpc.health.v1.Health/Check",
                 request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
@@ -254,6 +270,7 @@ class StartCluster(Protocol):
         worker_grace_s: float = 5.0,
         zookeeper: ZookeeperSite | None = None,
         relayed: bool = False,
+        secure: bool = False,
     ) -> Cluster: ...
 
 

@@ -29,10 +29,11 @@ async def start_cluster(postgres: PostgresServer, database: str, tmp_path: Path)
             worker_grace_s: float = 5.0,
             zookeeper: ZookeeperSite | None = None,
             relayed: bool = False,
+            secure: bool = False,
         ) -> Cluster:
             cluster = Cluster(
                 tmp_path, postgres, database, nodes=nodes, workers=workers, settings=settings,
-                worker_grace_s=worker_grace_s, zookeeper=zookeeper, relayed=relayed,
+                worker_grace_s=worker_grace_s, zookeeper=zookeeper, relayed=relayed, secure=secure,
             )  # fmt: skip
             clusters.append(cluster)
             return await stack.enter_async_context(cluster)

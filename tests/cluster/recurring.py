@@ -10,6 +10,7 @@ from typing import Final
 from tests.cluster.evidence import PlannedSchedule
 from tests.cluster.worker_program import SHORT
 from worker_sdk import AsyncClient, CatchUp, NewSchedule, Overlap
+from worker_sdk.connection import ConnectionOptions
 
 _ANCHOR: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _AT_A_TIME: Final = 8
@@ -18,7 +19,7 @@ _CREATION_S: Final = 0.12
 
 
 async def create_schedules(
-    addresses: str, count: int, seconds: float, steps: Sequence[int] = (1,)
+    options: ConnectionOptions, count: int, seconds: float, steps: Sequence[int] = (1,)
 ) -> list[PlannedSchedule]:
     """Create schedules that fire for about the next so many seconds, every so many seconds in turn.
 
@@ -29,7 +30,7 @@ async def create_schedules(
     first = ceil(now + 2 + count * _CREATION_S)
     end = max(ceil(now + seconds), first + max(steps) + 1)
     turns = asyncio.Semaphore(_AT_A_TIME)
-    async with AsyncClient(addresses, timeout=20.0) as client:
+    async with AsyncClient(**options, timeout=20.0) as client:
 
         async def create(number: int) -> PlannedSchedule:
             step = steps[number % len(steps)]

@@ -83,7 +83,7 @@ class Run:
 
     async def add_schedules(self, count: int, seconds: float, steps: Sequence[int] = (1,)) -> None:
         """Create schedules that fire for about so long, every so many seconds in turn; see `create_schedules`."""
-        self.schedules += await create_schedules(self.cluster.address, count, seconds, steps)
+        self.schedules += await create_schedules(self.cluster.client_options, count, seconds, steps)
 
     async def quiet(self, timeout_s: float = 300.0) -> None:
         """Wait until every schedule has ended and no job is left that is not final."""
@@ -141,4 +141,4 @@ CLIENT_FILE: Final = "client.journal"
 def new_run(cluster: Cluster, *, seed: int, load: Load, chosen: Sequence[str] = ()) -> Run:
     """Return a run of a load on a cluster that has started."""
     file: Path = cluster.folder / CLIENT_FILE
-    return Run(cluster, Submitters(cluster.address, file, seed=seed, load=load), chosen)
+    return Run(cluster, Submitters(cluster.client_options, file, seed=seed, load=load), chosen)

@@ -1,4 +1,4 @@
-"""Three nodes on a real ZooKeeper, three workers, and eleven kinds of faults, one after another, in a random order."""
+"""Three nodes on a real ZooKeeper, with TLS and tokens, three workers, and a dozen faults in a random order."""
 
 import asyncio
 from collections.abc import Iterator
@@ -45,7 +45,9 @@ def zookeeper_alone() -> Iterator[ZookeeperSite]:
 
 async def test_smoke(start_cluster: StartCluster, database: str, zookeeper_alone: ZookeeperSite, seed: int) -> None:
     audit.install(database)
-    cluster = await start_cluster(nodes=3, workers=3, settings=CLUSTER, zookeeper=zookeeper_alone, relayed=True)
+    cluster = await start_cluster(
+        nodes=3, workers=3, settings=CLUSTER, zookeeper=zookeeper_alone, relayed=True, secure=True
+    )
     load = Load(rate=200.0, seconds=SECONDS, long_s=(1.0, 9.0))
     run = new_run(cluster, seed=seed, load=load, chosen=FAULTS)
     run.audited = True

@@ -17,14 +17,14 @@ from server.web.late import LateApp
 from server.web.probes import probes_app
 from shard_manager.timings import ManagerTimings
 from tests.helm.chart import CHART, DATABASE, VALUES, Values, containers, manifests, one, variables
+from tests.support.access import open_gate
 
 # What the chart makes itself of other values, or of where a pod is.
 MADE: Final = {
     "database", "node", "listen", "advertise", "http_listen", "data_dir", "coordinator", "zookeeper", "zookeeper_auth",
-    "zookeeper_acl", "zookeeper_ca", "zookeeper_cert", "zookeeper_key",
+    "zookeeper_acl", "zookeeper_ca", "zookeeper_cert", "zookeeper_key", "tls_cert", "tls_key", "tls_client_ca",
+    "tls_ca", "insecure",
 }  # fmt: skip
-# Of access control, which is not in this version's nodes.
-ACCESS: Final = {"tls_cert", "tls_key", "tls_client_ca", "insecure"}
 SECRETS: Final = {
     "SHARDWHEEL_DATABASE": "postgresql://shardwheel@db.example.org/shardwheel",
     "SHARDWHEEL_ZOOKEEPER_AUTH": "node:secret",
@@ -43,8 +43,7 @@ def node_variables(values: Values) -> dict[str, str]:
 @pytest.mark.parametrize("name", VALUES)
 def test_a_node_takes_its_settings(name: str) -> None:
     environment = node_variables(VALUES[name])
-    unknown = {variable.removeprefix("SHARDWHEEL_").lower() for variable in unknown_variables(environment)}
-    assert unknown <= ACCESS
+    assert unknown_variables(environment) == []
     config = load_config(environment=environment)
     assert config.node == "sw-0"
     assert config.database == SECRETS["SHARDWHEEL_DATABASE"]
@@ -65,8 +64,8 @@ def test_settings_arrive_as_they_were_meant() -> None:
 def test_every_setting_of_a_node_is_a_value_or_made_by_the_chart() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     offered = {snake(name) for name in schema["properties"]["settings"]["properties"]}
-    assert not offered & (MADE | ACCESS)
-    assert offered | MADE | ACCESS == set(NodeConfig.__dataclass_fields__) | ACCESS
+    assert not offered & MADE
+    assert offered | MADE == set(NodeConfig.__dataclass_fields__)
 
 
 def snake(name: str) -> str:
@@ -81,7 +80,8 @@ def test_the_command_takes_the_flags_that_migrate_is_given(name: str) -> None:
     command, *flags = container["args"]
     parameters = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
     taken = {flag for parameter in parameters for flag in parameter.opts}
-    assert {flag.partition("=")[0] for flag in flags} <= taken | {"--admin-token-file"}
+    assert {flag.partition("=")[0] for flag in flags} <= taken
+    assert "--admin-token-file=/etc/shardwheel/admin/token" in flags
     assert ("--shards=256" in flags) == (name == "everything")
 
 
@@ -130,7 +130,7 @@ def test_an_update_goes_on_when_the_shards_are_back() -> None:
 
 def test_probes_ask_what_there_is() -> None:
     health = NodeHealth("sw-0", LoopLag())
-    served = probes_app(health, no_metrics, LateApp(str)).routes
+    served = probes_app(health, no_metrics, LateApp(str), open_gate()).routes
     paths = {route.path for route in served if isinstance(route, Route)}
     node = containers(one(manifests(VALUES["usual"]), "StatefulSet"))[0]
     asked = {kind: node[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}

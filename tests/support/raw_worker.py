@@ -27,8 +27,10 @@ class RawWorker:
         name: str = "raw",
         incarnation: int | None = None,
         namespace: str = "default",
+        metadata: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.address = address
+        self.metadata = tuple(metadata)
         self.handlers = handlers
         self.name = name
         self.incarnation = next(_INCARNATIONS) if incarnation is None else incarnation
@@ -57,8 +59,9 @@ class RawWorker:
     def beside(self, address: str) -> "RawWorker":
         """Return the same worker's stream to another node; what the worker holds is common to its streams."""
         other = RawWorker(
-            address, handlers=self.handlers, name=self.name, incarnation=self.incarnation, namespace=self.namespace
-        )
+            address, handlers=self.handlers, name=self.name, incarnation=self.incarnation, namespace=self.namespace,
+            metadata=self.metadata,
+        )  # fmt: skip
         other.running, other.finished = self.running, self.finished
         return other
 
@@ -156,7 +159,7 @@ class RawWorker:
         assert self._channel is not None
         stub = WorkerServiceStub(self._channel)
         try:
-            async for response in stub.Session(self._requests()):
+            async for response in stub.Session(self._requests(), metadata=self.metadata):
                 self._take(response)
         except grpc.aio.AioRpcError as error:
             self.error = error
@@ -196,8 +199,10 @@ class RawWorker:
 
 
 @contextlib.asynccontextmanager
-async def raw_worker(address: str, handlers: dict[str, int], name: str = "raw") -> AsyncIterator[RawWorker]:
+async def raw_worker(
+    address: str, handlers: dict[str, int], name: str = "raw", *, metadata: Sequence[tuple[str, str]] = ()
+) -> AsyncIterator[RawWorker]:
     """A connected raw worker."""
-    worker = RawWorker(address, handlers=handlers, name=name)
+    worker = RawWorker(address, handlers=handlers, name=name, metadata=metadata)
     async with worker:
         yield worker

@@ -10,6 +10,7 @@ import grpc.aio
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from server.api.doorkeeper import Doorkeeper
 from server.api.interceptor import RequestGuard
 from server.api.schedule_service import ScheduleNudges, ScheduleService
 from server.api.validation import Limits
@@ -19,6 +20,7 @@ from shardwheel.v1.job_pb2 import JobSpec
 from shardwheel.v1.schedule_pb2 import CronTiming, ScheduleSpec
 from shardwheel.v1.schedule_service_pb2_grpc import ScheduleServiceStub
 from shardwheel.v1.schedule_service_pb2_grpc import add_ScheduleServiceServicer_to_server as add_service
+from tests.support.access import open_gate
 from tests.support.schedules import PARTITION_OF, Bench, open_bench
 
 
@@ -49,7 +51,7 @@ async def open_api(dsn: str, *, limits: Limits | None = None) -> AsyncIterator[A
     """Serve ScheduleService on a loopback port for one test."""
     async with open_bench(dsn) as bench:
         catalog = Catalog(bench.database)
-        server = grpc.aio.server(interceptors=[RequestGuard()])
+        server = grpc.aio.server(interceptors=[RequestGuard(Doorkeeper(open_gate()))])
         port = server.add_insecure_port("127.0.0.1:0")
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             api = Api(bench=bench, catalog=catalog, stub=ScheduleServiceStub(channel))

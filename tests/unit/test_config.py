@@ -12,6 +12,13 @@ from server.domain.errors import InvalidInput
         ({"listen": "7400"}, "listen"),
         ({"listen": "127.0.0.1:x"}, "listen"),
         ({"listen": "0.0.0.0:7400"}, "advertise"),
+        ({"listen": "10.1.2.3:7400"}, "listen"),
+        ({"listen": "node-a.example.org:7400"}, "listen"),
+        ({"http_listen": "[fe80::1]:7480"}, "http_listen"),
+        ({"tls_cert": "node.pem"}, "tls_key"),
+        ({"tls_key": "node.key"}, "tls_cert"),
+        ({"tls_client_ca": "ca.pem"}, "tls_client_ca"),
+        ({"insecure": "perhaps"}, "insecure"),
         ({"listen": "[::]:7400"}, "advertise"),
         ({"listen": "127.0.0.1:70000"}, "listen"),
         ({"advertise": "bad host:7400"}, "advertise"),
@@ -45,8 +52,24 @@ def test_a_flag_wins_over_its_variable_and_that_over_the_default() -> None:
 
 
 def test_a_node_on_all_addresses_says_how_it_is_reached() -> None:
-    config = load_config({"listen": "0.0.0.0:7400", "advertise": "node-a.example.org:7400"}, {})
+    config = load_config({"listen": "0.0.0.0:7400", "advertise": "node-a.example.org:7400", "insecure": True}, {})
     assert config.advertise == "node-a.example.org:7400"
+
+
+TLS = {"tls_cert": "node.pem", "tls_key": "node.key"}
+
+
+@pytest.mark.parametrize("more", [TLS, {"insecure": "true"}])
+def test_a_node_listens_beyond_its_machine_with_tls_or_if_it_is_told_to(more: dict[str, str]) -> None:
+    place = {"listen": "10.1.2.3:7400", "http_listen": "off"}
+    with pytest.raises(InvalidInput, match="beyond this machine: give tls_cert and tls_key, or allow it"):
+        load_config(place, {})
+    assert load_config({**place, **more}, {}).beyond_loopback
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.8.9.10:1", "[::1]:1", "localhost:1"])
+def test_loopback_needs_no_tls(address: str) -> None:
+    assert not load_config({"listen": address}, {}).beyond_loopback
 
 
 @pytest.mark.parametrize(("wrong", "meant"), [("ZOOKEPER", "ZOOKEEPER"), ("DATABSE", "DATABASE"), ("NODES", "NODE")])

@@ -6,6 +6,7 @@ SHARDWHEEL_INSECURE: "true"
 {{- else -}}
 SHARDWHEEL_TLS_CERT: /etc/shardwheel/tls/tls.crt
 SHARDWHEEL_TLS_KEY: /etc/shardwheel/tls/tls.key
+SHARDWHEEL_TLS_CA: /etc/shardwheel/tls/ca.crt
 {{- if .Values.tls.requireClientCertificates }}
 SHARDWHEEL_TLS_CLIENT_CA: /etc/shardwheel/tls/ca.crt
 {{- end }}
@@ -27,6 +28,12 @@ SHARDWHEEL_TLS_CLIENT_CA: /etc/shardwheel/tls/ca.crt
 {{- if ne .Values.tls.source "none" }}
 - name: SHARDWHEEL_CA
   value: /etc/shardwheel/tls/ca.crt
+{{- if .Values.tls.requireClientCertificates }}
+- name: SHARDWHEEL_CERT
+  value: /etc/shardwheel/tls/tls.crt
+- name: SHARDWHEEL_KEY
+  value: /etc/shardwheel/tls/tls.key
+{{- end }}
 {{- end }}
 - name: SHARDWHEEL_TOKEN
   valueFrom:

@@ -23,6 +23,7 @@ from server.api.leader_call import LeaderCall
 from server.api.ports import MemberView, PlanView
 from server.api.server import ApiServer
 from server.api.submitter import SubmitLimits, Submitter
+from server.api.tokens import TokenAdmin
 from server.api.validation import Limits
 from server.cluster_orders import ManagerOrders
 from server.domain.due import NO_BOUND, DueJob, Probe
@@ -44,6 +45,7 @@ from shard_manager.errors import NotLeader
 from shard_manager.steering import Given, PlanChange
 from shardwheel.v1.admin_service_pb2_grpc import AdminServiceStub
 from shardwheel.v1.job_service_pb2_grpc import JobServiceStub
+from tests.support.access import open_gate
 
 SHARDS = 64
 PARTITION_OF = [shard // 4 for shard in range(SHARDS)]
@@ -189,6 +191,7 @@ class ApiNode:
             limits=limits,
         )
         cluster = OneNode(leader)
+        gate = open_gate()
         self.channels = PeerChannels(NODE, dict)
         answering = Answering(node=NODE, version="0.1.0", cluster=cluster)
         activity = ClusterActivity(
@@ -221,10 +224,12 @@ class ApiNode:
                 retention=Retention(),
                 connections=8,
             ),
+            tokens=TokenAdmin(self.database, gate.keyring),
         )
         self.calls: list[tuple[str, str, float]] = []
         self.server = ApiServer(
             [self.job_service, self.admin_service],
+            gate=gate,
             observer=lambda method, code, seconds: self.calls.append((method, code, seconds)),
         )
         self.address = ""

@@ -15,6 +15,7 @@ from server.domain.errors import InvalidInput
 from shardwheel.v1 import job_service_pb2 as pb
 from shardwheel.v1.job_pb2 import JobSpec
 from tests.integration.api.node import ApiNode, refused
+from tests.support.access import open_gate
 
 Call: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
 
@@ -40,7 +41,7 @@ async def test_health_follows_the_node(node: ApiNode) -> None:
 
 
 async def test_a_server_does_not_serve_before_it_is_told_to() -> None:
-    server = ApiServer([])
+    server = ApiServer([], gate=open_gate())
     port = server.bind("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -49,7 +50,7 @@ async def test_a_server_does_not_serve_before_it_is_told_to() -> None:
 
 
 async def test_a_port_that_is_taken_is_named(node: ApiNode) -> None:
-    server = ApiServer([])
+    server = ApiServer([], gate=open_gate())
     with pytest.raises(InvalidInput, match="choose another port"):
         server.bind(node.address)
     await server.stop(0)

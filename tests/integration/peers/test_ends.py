@@ -31,15 +31,16 @@ def watches(node: Node) -> int:
 
 
 async def wait_ms(waits_at: Node, finisher: RawWorker, worker: RawWorker, cluster: Cluster, owner: Node) -> float:
-    """Wait for a job at one node, end it at another; return the time from the stored end to the answer."""
+    """Wait for a job at one node and end it at another, by the worker's stream there.
+
+    Return the time from the stored end to the answer.
+    """
     [job_id] = await submit(cluster, owner)
     [job] = await worker.next_jobs(1)
     async with jobs_at(waits_at) as jobs:
         call = asyncio.ensure_future(jobs.WaitJob(pb.WaitJobRequest(id=job_id)))
         await eventually(lambda: watches(owner), what="the watch")
         await asyncio.sleep(0.05)
-        finisher.running.update(worker.running)
-        worker.running.clear()
         finisher.complete([job])
         await finisher.acked(job)
         ended = time.perf_counter()
@@ -53,10 +54,7 @@ async def test_a_wait_at_a_third_node_ends_when_another_node_stores_the_end(
 ) -> None:
     monkeypatch.setattr("server.api.end_watch.EndWatch._pause", no_slow_poll)
     first, second, third = cluster.nodes
-    async with (
-        raw_worker(first.address, {"h": 4}, name="w") as worker,
-        raw_worker(second.address, {"h": 4}, name="v") as finisher,
-    ):
+    async with raw_worker(first.address, {"h": 4}, name="w") as worker, worker.beside(second.address) as finisher:
         taken = [await wait_ms(third, finisher, worker, cluster, first) for _ in range(10)]
     print(f"stored end to answer at a third node: median {statistics.median(taken):.1f} ms, most {max(taken):.1f} ms")
     assert statistics.median(taken) < 500
@@ -101,11 +99,10 @@ async def test_a_wait_outlives_the_owner_of_the_shard(cluster: Cluster, workers:
     first, _, third = cluster.nodes
     [job_id] = await submit(cluster, first)
     [job] = await workers["node-a"].next_jobs(1)
-    async with jobs_at(third) as jobs, raw_worker(third.address, {"h": 1}, name="other") as other:
+    async with jobs_at(third) as jobs, workers["node-a"].beside(third.address) as other:
         call = asyncio.ensure_future(jobs.WaitJob(pb.WaitJobRequest(id=job_id)))
         await eventually(lambda: watches(first), what="the watch")
         await first.manager.drain()
-        other.running.update({(job.job_id, job.claim): job})
         other.complete([job])
         await other.acked(job)
         assert (await asyncio.wait_for(call, 5)).done
@@ -113,10 +110,7 @@ async def test_a_wait_outlives_the_owner_of_the_shard(cluster: Cluster, workers:
 
 async def test_jobs_of_a_key_follow_each_other_though_another_node_stores_their_ends(cluster: Cluster) -> None:
     first, second, _ = cluster.nodes
-    async with (
-        raw_worker(first.address, {"h": 4}, name="w") as worker,
-        raw_worker(second.address, {"h": 4}, name="v") as finisher,
-    ):
+    async with raw_worker(first.address, {"h": 4}, name="w") as worker, worker.beside(second.address) as finisher:
         job_ids = await submit(cluster, first, count=6)
         pauses: list[float] = []
         started: list[int] = []
@@ -128,8 +122,6 @@ async def test_jobs_of_a_key_follow_each_other_though_another_node_stores_their_
             # One at a time, in whatever order.
             started.append(job.job_id)
             assert len(worker.running) == 1
-            worker.running.pop((job.job_id, job.claim))
-            finisher.running[(job.job_id, job.claim)] = job
             if position == 2:
                 # A failure makes room as well as a success.
                 finisher.result(job, failed=Failed(error=JobError(type="E", message="m"), non_retryable=True))

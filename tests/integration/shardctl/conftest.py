@@ -11,7 +11,15 @@ from typer.testing import CliRunner
 from shard_manager.shardctl.main import app
 from tests.integration.shardctl.scripted_server import ScriptedServer, scripted_server
 
-VARIABLES = ("SHARDWHEEL_ADDRESS", "SHARDWHEEL_NAMESPACE", "SHARDWHEEL_TOKEN", "SHARDWHEEL_CA")
+VARIABLES = (
+    "SHARDWHEEL_ADDRESS",
+    "SHARDWHEEL_NAMESPACE",
+    "SHARDWHEEL_TOKEN",
+    "SHARDWHEEL_TOKEN_FILE",
+    "SHARDWHEEL_CA",
+    "SHARDWHEEL_CERT",
+    "SHARDWHEEL_KEY",
+)
 
 
 @dataclass(frozen=True, slots=True)

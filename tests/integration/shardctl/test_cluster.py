@@ -8,16 +8,23 @@ from shardwheel.v1.admin_service_pb2 import (
     DISPATCH_KAFKA,
     DISPATCH_STREAM,
     CreateNamespaceRequest,
+    CreateTokenRequest,
+    CreateTokenResponse,
     GetStatusResponse,
     Handler,
     ListHandlersRequest,
     ListHandlersResponse,
     ListNamespacesResponse,
+    ListTokensResponse,
     ListWorkersResponse,
     Namespace,
     PauseHandlerRequest,
+    Quotas,
     ResumeHandlerRequest,
+    RevokeTokenRequest,
     SetHandlerDispatchRequest,
+    Token,
+    UpdateNamespaceRequest,
     Worker,
 )
 from tests.integration.shardctl.conftest import Shardctl
@@ -164,5 +171,36 @@ def test_namespaces(server: ScriptedServer, shardctl: Shardctl) -> None:
         60,
     )
     listed = shardctl("namespaces", "list")
-    assert listed.stdout.splitlines()[1].split() == ["tenant", "2", "attempts", "-"]
+    assert listed.stdout.splitlines()[1].split() == ["tenant", "2", "attempts", "-", "-"]
     assert shardctl("namespaces", "list", "-o", "json").json["namespaces"][0]["created_at"] is None
+
+
+def test_quotas_of_a_namespace(server: ScriptedServer, shardctl: Shardctl) -> None:
+    limited = Namespace(namespace="tenant", quotas=Quotas(pending_jobs=1000000, submit_rate=12.5))
+    server.answer("UpdateNamespace", limited, Namespace(namespace="tenant"))
+    ran = shardctl("namespaces", "update", "tenant", "--pending-jobs", "1000000", "--submit-rate", "12.5")
+    assert (ran.code, ran.stdout) == (0, "namespace tenant: pending-jobs=1000000 submit-rate=12.5\n")
+    lifted = shardctl("namespaces", "update", "tenant", "--pending-jobs", "0", "--submit-rate", "0")
+    assert (lifted.code, lifted.stdout) == (0, "namespace tenant: no quotas\n")
+    first, second = server.requests(UpdateNamespaceRequest)
+    assert [one.name for one, _ in first.quotas.ListFields()] == ["pending_jobs", "submit_rate"]
+    assert second.quotas == Quotas(pending_jobs=0, submit_rate=0)
+    assert shardctl("namespaces", "update", "tenant", "--schedules", "-1").code == 2
+
+
+def test_tokens(server: ScriptedServer, shardctl: Shardctl) -> None:
+    token = Token(id=7, holder="shop", scopes=["default:submit", "default:read"], created_by="token:admin")
+    server.answer("CreateToken", CreateTokenResponse(token=token, secret="s3cret"))
+    server.answer("ListTokens", ListTokensResponse(tokens=[token]), ListTokensResponse())
+    server.answer("RevokeToken", token)
+    made = shardctl("tokens", "create", "shop", "--scope", "default:submit,read", "--lifetime", "30d")
+    assert (made.code, made.stdout) == (0, "s3cret\n")
+    (request,) = server.requests(CreateTokenRequest)
+    assert (request.holder, list(request.scopes)) == ("shop", ["default:submit,read"])
+    assert request.lifetime.ToTimedelta() == timedelta(days=30)
+    listed = shardctl("tokens", "list")
+    assert listed.stdout.splitlines()[1].split()[:2] == ["7", "shop"]
+    assert shardctl("tokens", "list").stdout == "no tokens\n"
+    assert shardctl("tokens", "revoke", "7").stdout == "token 7 of shop is revoked\n"
+    assert [one.id for one in server.requests(RevokeTokenRequest)] == [7]
+    assert shardctl("tokens", "create", "shop").code == 2

@@ -186,12 +186,12 @@ async def test_claim_numbers_grow_and_never_repeat(store: Bench) -> None:
 
 async def test_progress_comes_with_the_next_claim(store: Bench) -> None:
     job = await store.start()
-    await reap.save_progress(store.database, 0, [(job.ref, b"half")])
+    await reap.save_progress(store.database, 0, job.worker_id, [(job.ref, b"half")])
     await finish.requeue(store.database, 0, [Requeue(ref=job.ref, delay=timedelta(0), burn=True)])
     [again] = (await store.claim()).jobs
     assert again.progress == b"half"
     # An attempt that is over leaves no trace in the progress of the next one.
-    await reap.save_progress(store.database, 0, [(job.ref, b"late")])
+    await reap.save_progress(store.database, 0, job.worker_id, [(job.ref, b"late")])
     assert (await store.row(job.job_id)).progress == b"half"
 
 

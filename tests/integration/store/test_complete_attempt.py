@@ -42,7 +42,7 @@ async def test_effect_and_completion_are_one(effective: Bench) -> None:
     assert (gone.state, gone.result, gone.result_content_type, gone.claim) == (3, b"r", "text/plain", 1)
     assert await store.row(job.job_id) is None
     # What the worker reports afterwards finds the job gone.
-    assert await finish.still_there(store.database, 0, [job.job_id]) == set()
+    assert await finish.still_there(store.database, 0, [job.job_id]) == {}
 
 
 async def test_nothing_is_done_twice(effective: Bench) -> None:

@@ -70,7 +70,7 @@ async def fill_every_column(store: Bench) -> Any:
         concurrency_limit=3, backoff=Backoff(non_retryable=("A", "B")),
         limits=TimeLimits(start=HOUR, attempt=HOUR, total=2 * HOUR), schedule_id=77, scheduled_for=await store.now(),
     )  # fmt: skip
-    await reap.save_progress(store.database, 0, [(job.ref, b"half")])
+    await reap.save_progress(store.database, 0, job.worker_id, [(job.ref, b"half")])
     return job
 
 
@@ -126,10 +126,10 @@ async def test_finish_of_another_claim_does_nothing(store: Bench) -> None:
         assert await give_back(store, retry(AttemptRef(job.job_id, claim))) == []
     assert (await store.row(job.job_id)).state == JobState.RUNNING
     # The row is there: the result was stale. Once it has left, it was a duplicate.
-    assert await finish.still_there(store.database, 0, [job.job_id, job.job_id + 4096]) == {job.job_id}
+    assert await finish.still_there(store.database, 0, [job.job_id, job.job_id + 4096]) == {job.job_id: 1}
     await end(store, completed(job.ref))
     assert await end(store, completed(job.ref)) == []
-    assert await finish.still_there(store.database, 0, [job.job_id]) == set()
+    assert await finish.still_there(store.database, 0, [job.job_id]) == {}
 
 
 async def test_a_batch_ends_what_is_open_and_leaves_the_rest(store: Bench) -> None:
@@ -351,7 +351,7 @@ async def test_batches_in_any_order_do_not_deadlock(postgres: PostgresServer, da
                 case 0:
                     await finish.requeue(store.database, 0, [lost(ref) for ref in mine])
                 case 1:
-                    await reap.save_progress(store.database, 0, [(ref, b"%d" % number) for ref in mine])
+                    await reap.save_progress(store.database, 0, store.worker, [(ref, b"%d" % number) for ref in mine])
                 case 2:
                     await finish.fenced_requeue(store.database, 0, EPOCHS, [lost(ref) for ref in mine], Recheck.OPEN)
                 case _:

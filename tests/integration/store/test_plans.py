@@ -177,7 +177,7 @@ CASES = [
     # Keys, their jobs, and the keys once more to change them.
     case("CLEAN_KEYS", lambda d: reap.clean_keys(d, P, EPOCHS), 3 * OLD_KEYS),
     case("ATTENTION", lambda d: reap.attention(d, P, ALL_SHARDS), 3, answers=1),
-    case("SAVE_PROGRESS", lambda d: reap.save_progress(d, P, [(ref, b"p") for ref in RUNNING]), 40),
+    case("SAVE_PROGRESS", lambda d: reap.save_progress(d, P, 22, [(ref, b"p") for ref in RUNNING]), 40),
     case("RENEW", lambda d: workers.renew(d, dict.fromkeys([1, 2, 4, 5], NOW), MINUTE, NOW), 12, answers=1),
     case("ADMIT", lambda d: workers.admit(d, 1, "w7", 1, "", b"{}", MINUTE, alone=True), 8, answers=1),
     case("DOUBT", lambda d: workers.doubt(d, [1, 2, 4, 5]), 8),

@@ -134,7 +134,7 @@ async def test_running_jobs_of_workers_are_found(store: Bench) -> None:
 async def test_progress_is_kept_for_open_attempts_only(store: Bench) -> None:
     first, second = await store.start_many(2)
     stale = [(one, b"x") for one in (type(first)(first.job_id, 9), type(first)(4096 * 999, 1))]
-    await reap.save_progress(store.database, 0, [(second, b"2"), (first, b"1"), *stale])
+    await reap.save_progress(store.database, 0, store.worker, [(second, b"2"), (first, b"1"), *stale])
     assert [(await store.row(ref.job_id)).progress for ref in (first, second)] == [b"1", b"2"]
 
 

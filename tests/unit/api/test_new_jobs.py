@@ -15,7 +15,9 @@ from server.store.catalog import Handler, Namespace
 from shardwheel.v1.job_pb2 import JobSpec, RetryPolicy, Timeouts
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 5, tzinfo=UTC)
-NAMESPACE = Namespace(namespace_id=3, name="shop", policies=Policies(total=timedelta(hours=1)), created_at=NOW)
+NAMESPACE = Namespace(
+    namespace_id=3, name="shop", policies=Policies(total=timedelta(hours=1)), created_at=NOW, changed_at=NOW
+)
 HANDLER = Handler(handler_id=9, namespace_id=3, name="h", policies=Policies(max_attempts=2), changed_at=NOW)
 
 

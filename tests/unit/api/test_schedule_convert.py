@@ -24,7 +24,7 @@ from shardwheel.v1.job_pb2 import JobSpec, RetryPolicy, Timeouts
 
 CREATED = datetime(2026, 5, 4, 3, 2, 1, 123456, tzinfo=UTC)
 JOBS = JobFactory(
-    Namespace(namespace_id=1, name="default", policies=NO_POLICIES, created_at=CREATED),
+    Namespace(namespace_id=1, name="default", policies=NO_POLICIES, created_at=CREATED, changed_at=CREATED),
     {"h": Handler(handler_id=7, namespace_id=1, name="h", changed_at=CREATED)},
 )
 

@@ -27,7 +27,8 @@ def test_help_names_every_setting_with_meaning_variable_and_default() -> None:
     text = re.sub(r"\s+", " ", outcome.output)
     for field in fields(NodeConfig):
         flag, variable = f"--{field.name.replace('_', '-')} ", f"SHARDWHEEL_{field.name.upper()}"
-        assert re.search(rf"{flag}[A-Z]+ \S.* \[env: {variable}[;\]]", text), field.name
+        metavar = "" if field.default is False else "[A-Z]+ "
+        assert re.search(rf"{flag}{metavar}\S.* \[env: {variable}[;\]]", text), field.name
     assert "--session-ttl DURATION The node is dead to the others this long after its last sign of life." in text
     assert "[env: SHARDWHEEL_SESSION_TTL; default: 10s]" in text
     assert "[env: SHARDWHEEL_KEEP_COMPLETED; default: 7d]" in text

@@ -1,17 +1,17 @@
 """Global options: which place wins, and what is refused."""
 
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from shard_manager.shardctl.failure import RefusedInputError
 from shard_manager.shardctl.settings import Format, GlobalOptions, resolve
+from worker_sdk.tls import Tls
 
 
 def test_defaults() -> None:
     settings = resolve(GlobalOptions(), {})
-    assert (settings.address, settings.namespace, settings.token, settings.ca) == (
+    assert (settings.address, settings.namespace, settings.token, settings.tls) == (
         "localhost:7400",
         "default",
         None,
@@ -31,7 +31,11 @@ def test_options_win_over_the_environment_and_the_nearer_place_over_the_farther(
     inner = GlobalOptions(address="inner:1", output=Format.JSON)
     settings = resolve(inner.over(outer), environment)
     assert (settings.address, settings.namespace, settings.token) == ("inner:1", "outer", "env")
-    assert (settings.ca, settings.output, settings.call_timeout) == (Path("env.pem"), Format.JSON, timedelta(seconds=1))
+    assert (settings.tls, settings.output, settings.call_timeout) == (
+        Tls(ca="env.pem"),
+        Format.JSON,
+        timedelta(seconds=1),
+    )
 
 
 def test_an_empty_variable_counts_as_unset() -> None:

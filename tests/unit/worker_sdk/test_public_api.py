@@ -12,7 +12,7 @@ Aborted AlreadyExists ApiError AsyncClient AttemptOutcome BulkProgress BulkSubmi
 Cancelled CatchUp Client Codec ConfigurationError Context DeadlineExceeded EnsuredSchedule ExecutionLog
 FailedPrecondition Fold Gap Handler InvalidArgument Job JobAttempt JobError JobState JsonCodec Middleware NewJob
 NewSchedule NonRetryable NotFound Overlap PayloadError PermissionDenied ResourceExhausted RetryAfter RetryPolicy
-Schedule ScheduleChange SchedulePreview ServerError ShardwheelError Snooze Submitted Timeouts Unauthenticated
+Schedule ScheduleChange SchedulePreview ServerError ShardwheelError Snooze Submitted Timeouts Tls Unauthenticated
 Unavailable Unimplemented Violation WaitingReason Worker __version__
 """
 

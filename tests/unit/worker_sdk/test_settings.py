@@ -18,6 +18,7 @@ from worker_sdk.connection import Connection
 from worker_sdk.durations import as_seconds, as_timedelta
 from worker_sdk.policies import retry_from_proto, retry_to_proto, timeouts_from_proto, timeouts_to_proto
 from worker_sdk.session import batched_results
+from worker_sdk.tls import Tls
 
 
 def test_settings_come_from_arguments_then_from_the_environment() -> None:
@@ -41,7 +42,7 @@ def test_certificates_have_to_be_readable(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="ca: cannot read"):
         Connection.resolve(ca=tmp_path / "missing.pem", environment={})
     (tmp_path / "ca.pem").write_bytes(b"pem")
-    assert Connection.resolve(ca=tmp_path / "ca.pem", environment={}).root_certificates() == b"pem"
+    assert Tls(ca=tmp_path / "ca.pem").read().ca == b"pem"
 
 
 def test_spans_are_seconds_or_timedeltas() -> None:

@@ -1014,6 +1014,7 @@ class CreateNamespaceRequest(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     RETRY_FIELD_NUMBER: _builtins.int
     TIMEOUTS_FIELD_NUMBER: _builtins.int
+    QUOTAS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Name: lower-case letters, digits and "-", at most 63 characters. Required."""
     @_builtins.property
@@ -1024,16 +1025,21 @@ class CreateNamespaceRequest(_message.Message):
     def timeouts(self) -> _job_pb2.Timeouts:
         """Default limits on time of its jobs."""
 
+    @_builtins.property
+    def quotas(self) -> Global___Quotas:
+        """How much it may have."""
+
     def __init__(
         self,
         *,
         namespace: _builtins.str = ...,
         retry: _job_pb2.RetryPolicy | None = ...,
         timeouts: _job_pb2.Timeouts | None = ...,
+        quotas: Global___Quotas | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["retry", b"retry", "timeouts", b"timeouts"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quotas", b"quotas", "retry", b"retry", "timeouts", b"timeouts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "retry", b"retry", "timeouts", b"timeouts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "quotas", b"quotas", "retry", b"retry", "timeouts", b"timeouts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1090,6 +1096,7 @@ class Namespace(_message.Message):
     RETRY_FIELD_NUMBER: _builtins.int
     TIMEOUTS_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
+    QUOTAS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Name."""
     @_builtins.property
@@ -1104,6 +1111,10 @@ class Namespace(_message.Message):
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When it was created."""
 
+    @_builtins.property
+    def quotas(self) -> Global___Quotas:
+        """How much it may have."""
+
     def __init__(
         self,
         *,
@@ -1111,11 +1122,280 @@ class Namespace(_message.Message):
         retry: _job_pb2.RetryPolicy | None = ...,
         timeouts: _job_pb2.Timeouts | None = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
+        quotas: Global___Quotas | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "retry", b"retry", "timeouts", b"timeouts"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "quotas", b"quotas", "retry", b"retry", "timeouts", b"timeouts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "namespace", b"namespace", "retry", b"retry", "timeouts", b"timeouts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "namespace", b"namespace", "quotas", b"quotas", "retry", b"retry", "timeouts", b"timeouts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Namespace: _TypeAlias = Namespace  # noqa: Y015
+
+@_typing.final
+class Quotas(_message.Message):
+    """How much a namespace may have. A call that would exceed one is refused with RESOURCE_EXHAUSTED and QuotaFailure. 0 is
+    no limit; in a request, an unset one is left as it is.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PENDING_JOBS_FIELD_NUMBER: _builtins.int
+    PENDING_BYTES_FIELD_NUMBER: _builtins.int
+    SUBMIT_RATE_FIELD_NUMBER: _builtins.int
+    SCHEDULES_FIELD_NUMBER: _builtins.int
+    pending_jobs: _builtins.int
+    """Jobs that wait, those of schedules included."""
+    pending_bytes: _builtins.int
+    """Bytes of their payloads in all."""
+    submit_rate: _builtins.float
+    """Jobs submitted per second, on average over a second or so."""
+    schedules: _builtins.int
+    """Schedules."""
+    def __init__(
+        self,
+        *,
+        pending_jobs: _builtins.int | None = ...,
+        pending_bytes: _builtins.int | None = ...,
+        submit_rate: _builtins.float | None = ...,
+        schedules: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_pending_bytes", b"_pending_bytes", "_pending_jobs", b"_pending_jobs", "_schedules", b"_schedules", "_submit_rate", b"_submit_rate", "pending_bytes", b"pending_bytes", "pending_jobs", b"pending_jobs", "schedules", b"schedules", "submit_rate", b"submit_rate"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pending_bytes", b"_pending_bytes", "_pending_jobs", b"_pending_jobs", "_schedules", b"_schedules", "_submit_rate", b"_submit_rate", "pending_bytes", b"pending_bytes", "pending_jobs", b"pending_jobs", "schedules", b"schedules", "submit_rate", b"submit_rate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__pending_bytes: _TypeAlias = _typing.Literal["pending_bytes"]  # noqa: Y015
+    _WhichOneofArgType__pending_bytes: _TypeAlias = _typing.Literal["_pending_bytes", b"_pending_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__pending_jobs: _TypeAlias = _typing.Literal["pending_jobs"]  # noqa: Y015
+    _WhichOneofArgType__pending_jobs: _TypeAlias = _typing.Literal["_pending_jobs", b"_pending_jobs"]  # noqa: Y015
+    _WhichOneofReturnType__schedules: _TypeAlias = _typing.Literal["schedules"]  # noqa: Y015
+    _WhichOneofArgType__schedules: _TypeAlias = _typing.Literal["_schedules", b"_schedules"]  # noqa: Y015
+    _WhichOneofReturnType__submit_rate: _TypeAlias = _typing.Literal["submit_rate"]  # noqa: Y015
+    _WhichOneofArgType__submit_rate: _TypeAlias = _typing.Literal["_submit_rate", b"_submit_rate"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pending_bytes) -> _WhichOneofReturnType__pending_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pending_jobs) -> _WhichOneofReturnType__pending_jobs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__schedules) -> _WhichOneofReturnType__schedules | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__submit_rate) -> _WhichOneofReturnType__submit_rate | None: ...
+
+Global___Quotas: _TypeAlias = Quotas  # noqa: Y015
+
+@_typing.final
+class UpdateNamespaceRequest(_message.Message):
+    """Request of UpdateNamespace."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUOTAS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Name. Required."""
+    @_builtins.property
+    def quotas(self) -> Global___Quotas:
+        """Quotas to change."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        quotas: Global___Quotas | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quotas", b"quotas"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "quotas", b"quotas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateNamespaceRequest: _TypeAlias = UpdateNamespaceRequest  # noqa: Y015
+
+@_typing.final
+class Token(_message.Message):
+    """A token, or a name in certificates, with its rights."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
+    SCOPES_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    CREATED_BY_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    REVOKED_AT_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Id."""
+    holder: _builtins.str
+    """Who holds it. One holder may have several tokens, as while one replaces another."""
+    certificate: _builtins.str
+    """Name in a client certificate that has these rights; empty for a token."""
+    created_by: _builtins.str
+    """Who created it; empty if access was open."""
+    @_builtins.property
+    def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Rights in namespaces, as in "billing:submit"; the namespace "*" is all of them and the cluster."""
+
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was created."""
+
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp:
+        """When it ends; unset if it does not by itself."""
+
+    @_builtins.property
+    def revoked_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was revoked; unset if it was not."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        holder: _builtins.str = ...,
+        scopes: _abc.Iterable[_builtins.str] | None = ...,
+        certificate: _builtins.str = ...,
+        created_by: _builtins.str = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
+        revoked_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "expires_at", b"expires_at", "revoked_at", b"revoked_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "created_at", b"created_at", "created_by", b"created_by", "expires_at", b"expires_at", "holder", b"holder", "id", b"id", "revoked_at", b"revoked_at", "scopes", b"scopes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Token: _TypeAlias = Token  # noqa: Y015
+
+@_typing.final
+class CreateTokenRequest(_message.Message):
+    """Request of CreateToken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLDER_FIELD_NUMBER: _builtins.int
+    SCOPES_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    LIFETIME_FIELD_NUMBER: _builtins.int
+    holder: _builtins.str
+    """Who will hold it: letters, digits and "._/@-", at most 100 characters. Required."""
+    certificate: _builtins.str
+    """Give the rights to client certificates that have this name, as a SAN or CN, instead of to a token."""
+    @_builtins.property
+    def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Rights in namespaces, as in "billing:submit,read". The rights are submit, work, read and admin, which has the others
+        in it; the namespace "*" is all of them and the cluster. Required.
+        """
+
+    @_builtins.property
+    def lifetime(self) -> _duration_pb2.Duration:
+        """How long it is valid; unset: until it is revoked."""
+
+    def __init__(
+        self,
+        *,
+        holder: _builtins.str = ...,
+        scopes: _abc.Iterable[_builtins.str] | None = ...,
+        certificate: _builtins.str = ...,
+        lifetime: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lifetime", b"lifetime"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "holder", b"holder", "lifetime", b"lifetime", "scopes", b"scopes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateTokenRequest: _TypeAlias = CreateTokenRequest  # noqa: Y015
+
+@_typing.final
+class CreateTokenResponse(_message.Message):
+    """Response of CreateToken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    secret: _builtins.str
+    """The secret to send, which is shown here and never again; empty for a certificate."""
+    @_builtins.property
+    def token(self) -> Global___Token:
+        """What was created."""
+
+    def __init__(
+        self,
+        *,
+        token: Global___Token | None = ...,
+        secret: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["token", b"token"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["secret", b"secret", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateTokenResponse: _TypeAlias = CreateTokenResponse  # noqa: Y015
+
+@_typing.final
+class ListTokensRequest(_message.Message):
+    """Request of ListTokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTokensRequest: _TypeAlias = ListTokensRequest  # noqa: Y015
+
+@_typing.final
+class ListTokensResponse(_message.Message):
+    """Response of ListTokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___Token]:
+        """The tokens, by holder."""
+
+    def __init__(
+        self,
+        *,
+        tokens: _abc.Iterable[Global___Token] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTokensResponse: _TypeAlias = ListTokensResponse  # noqa: Y015
+
+@_typing.final
+class RevokeTokenRequest(_message.Message):
+    """Request of RevokeToken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Id of the token. Required."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeTokenRequest: _TypeAlias = RevokeTokenRequest  # noqa: Y015

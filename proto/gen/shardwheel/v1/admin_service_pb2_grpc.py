@@ -126,6 +126,26 @@ class AdminServiceStub:
                 request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.ListNamespacesRequest.SerializeToString,
                 response_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.ListNamespacesResponse.FromString,
                 _registered_method=True)
+        self.UpdateNamespace = channel.unary_unary(
+                '/shardwheel.v1.AdminService/UpdateNamespace',
+                request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.UpdateNamespaceRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.Namespace.FromString,
+                _registered_method=True)
+        self.CreateToken = channel.unary_unary(
+                '/shardwheel.v1.AdminService/CreateToken',
+                request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.CreateTokenRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.CreateTokenResponse.FromString,
+                _registered_method=True)
+        self.ListTokens = channel.unary_unary(
+                '/shardwheel.v1.AdminService/ListTokens',
+                request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.ListTokensRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.ListTokensResponse.FromString,
+                _registered_method=True)
+        self.RevokeToken = channel.unary_unary(
+                '/shardwheel.v1.AdminService/RevokeToken',
+                request_serializer=shardwheel_dot_v1_dot_admin__service__pb2.RevokeTokenRequest.SerializeToString,
+                response_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.Token.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -257,6 +277,34 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateNamespace(self, request, context):
+        """Changes the quotas of a namespace, on all nodes within seconds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateToken(self, request, context):
+        """Gives rights to whoever holds a new token, or a certificate of a name. The first one ends open access for good.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTokens(self, request, context):
+        """Lists the tokens that are not revoked, by holder.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeToken(self, request, context):
+        """Revokes a token for good, on all nodes within seconds. Calls under way with it are ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -344,6 +392,26 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListNamespaces,
                     request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.ListNamespacesRequest.FromString,
                     response_serializer=shardwheel_dot_v1_dot_admin__service__pb2.ListNamespacesResponse.SerializeToString,
+            ),
+            'UpdateNamespace': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateNamespace,
+                    request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.UpdateNamespaceRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_admin__service__pb2.Namespace.SerializeToString,
+            ),
+            'CreateToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateToken,
+                    request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.CreateTokenRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_admin__service__pb2.CreateTokenResponse.SerializeToString,
+            ),
+            'ListTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTokens,
+                    request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.ListTokensRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_admin__service__pb2.ListTokensResponse.SerializeToString,
+            ),
+            'RevokeToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeToken,
+                    request_deserializer=shardwheel_dot_v1_dot_admin__service__pb2.RevokeTokenRequest.FromString,
+                    response_serializer=shardwheel_dot_v1_dot_admin__service__pb2.Token.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -810,6 +878,114 @@ class AdminService:
             '/shardwheel.v1.AdminService/ListNamespaces',
             shardwheel_dot_v1_dot_admin__service__pb2.ListNamespacesRequest.SerializeToString,
             shardwheel_dot_v1_dot_admin__service__pb2.ListNamespacesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateNamespace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.AdminService/UpdateNamespace',
+            shardwheel_dot_v1_dot_admin__service__pb2.UpdateNamespaceRequest.SerializeToString,
+            shardwheel_dot_v1_dot_admin__service__pb2.Namespace.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.AdminService/CreateToken',
+            shardwheel_dot_v1_dot_admin__service__pb2.CreateTokenRequest.SerializeToString,
+            shardwheel_dot_v1_dot_admin__service__pb2.CreateTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.AdminService/ListTokens',
+            shardwheel_dot_v1_dot_admin__service__pb2.ListTokensRequest.SerializeToString,
+            shardwheel_dot_v1_dot_admin__service__pb2.ListTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shardwheel.v1.AdminService/RevokeToken',
+            shardwheel_dot_v1_dot_admin__service__pb2.RevokeTokenRequest.SerializeToString,
+            shardwheel_dot_v1_dot_admin__service__pb2.Token.FromString,
             options,
             channel_credentials,
             insecure,

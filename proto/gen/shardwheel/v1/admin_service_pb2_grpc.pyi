@@ -61,6 +61,14 @@ class AdminServiceStub:
     """Creates a namespace, or returns it if it exists with the same defaults."""
     ListNamespaces: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListNamespacesRequest, _admin_service_pb2.ListNamespacesResponse]
     """Lists namespaces by name."""
+    UpdateNamespace: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.UpdateNamespaceRequest, _admin_service_pb2.Namespace]
+    """Changes the quotas of a namespace, on all nodes within seconds."""
+    CreateToken: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateTokenRequest, _admin_service_pb2.CreateTokenResponse]
+    """Gives rights to whoever holds a new token, or a certificate of a name. The first one ends open access for good."""
+    ListTokens: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListTokensRequest, _admin_service_pb2.ListTokensResponse]
+    """Lists the tokens that are not revoked, by holder."""
+    RevokeToken: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RevokeTokenRequest, _admin_service_pb2.Token]
+    """Revokes a token for good, on all nodes within seconds. Calls under way with it are ended."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Looking at and steering the cluster. Any node answers.
@@ -209,5 +217,37 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_admin_service_pb2.ListNamespacesRequest, _abc.Awaitable[_admin_service_pb2.ListNamespacesResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.ListNamespacesResponse]:
         """Lists namespaces by name."""
+
+    @_abc_1.abstractmethod
+    def UpdateNamespace(
+        self,
+        request: _admin_service_pb2.UpdateNamespaceRequest,
+        context: _aio.ServicerContext[_admin_service_pb2.UpdateNamespaceRequest, _abc.Awaitable[_admin_service_pb2.Namespace]],
+    ) -> _abc.Awaitable[_admin_service_pb2.Namespace]:
+        """Changes the quotas of a namespace, on all nodes within seconds."""
+
+    @_abc_1.abstractmethod
+    def CreateToken(
+        self,
+        request: _admin_service_pb2.CreateTokenRequest,
+        context: _aio.ServicerContext[_admin_service_pb2.CreateTokenRequest, _abc.Awaitable[_admin_service_pb2.CreateTokenResponse]],
+    ) -> _abc.Awaitable[_admin_service_pb2.CreateTokenResponse]:
+        """Gives rights to whoever holds a new token, or a certificate of a name. The first one ends open access for good."""
+
+    @_abc_1.abstractmethod
+    def ListTokens(
+        self,
+        request: _admin_service_pb2.ListTokensRequest,
+        context: _aio.ServicerContext[_admin_service_pb2.ListTokensRequest, _abc.Awaitable[_admin_service_pb2.ListTokensResponse]],
+    ) -> _abc.Awaitable[_admin_service_pb2.ListTokensResponse]:
+        """Lists the tokens that are not revoked, by holder."""
+
+    @_abc_1.abstractmethod
+    def RevokeToken(
+        self,
+        request: _admin_service_pb2.RevokeTokenRequest,
+        context: _aio.ServicerContext[_admin_service_pb2.RevokeTokenRequest, _abc.Awaitable[_admin_service_pb2.Token]],
+    ) -> _abc.Awaitable[_admin_service_pb2.Token]:
+        """Revokes a token for good, on all nodes within seconds. Calls under way with it are ended."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _aio.Server) -> None: ...
