@@ -1,7 +1,7 @@
 """The dashboard: its addresses, and what happens to every request before and after its page."""
 
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from server.api.errors import ApiError
+from server.api.validation import DEFAULT_NAMESPACE
 from server.store.errors import StoreError
 from server.web.calls import Caller, CallFailed, Problem, Services, problem_of
 from server.web.doorkeeper import Doorkeeper
@@ -40,8 +41,6 @@ from server.web.visit import Visit
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 Page: TypeAlias = Callable[[Visit], Awaitable[Response]]
 Change: TypeAlias = Callable[[Visit, dict[str, str]], Awaitable[Response]]
-
-START: Final = "/ns/default/"
 
 
 class Dashboard:
@@ -140,8 +139,15 @@ class Dashboard:
         }
         return self._pages.page("failure.html", values, status=status)
 
-    async def _start(self, _: Request) -> Response:
-        return RedirectResponse(START, status_code=303)
+    async def _start(self, request: Request) -> Response:
+        """Send the browser on to the namespace that the visitor begins with, or to the login page."""
+        token = token_of(request)
+        try:
+            home = await self._doorkeeper.home(token) if token or self._doorkeeper.open else None
+        except (ApiError, StoreError):
+            # The page itself says what is wrong.
+            home = DEFAULT_NAMESPACE
+        return RedirectResponse("/login" if home is None else f"/ns/{quote(home)}/", status_code=303)
 
     async def _asset(self, request: Request) -> Response:
         return self._assets.response(request.path_params["name"])
@@ -151,7 +157,7 @@ class Dashboard:
         if request.url.query:
             target += f"?{request.url.query}"
         if request.method != "GET":
-            target = START
+            target = "/"
         return RedirectResponse(f"/login?next={quote(target)}", status_code=303)
 
     async def _login_page(self, request: Request) -> Response:
@@ -175,10 +181,10 @@ class Dashboard:
         if not 0 < len(token) <= MAX_TOKEN_CHARS or not token.isascii() or not token.isprintable():
             return self._login_form(request, target, "Paste a token.", 400)
         try:
-            known = await self._doorkeeper.knows(token)
+            home = await self._doorkeeper.home(token)
         except (ApiError, StoreError) as error:
             return self._login_form(request, target, problem_of(error, "/login").message, 503)
-        if not known:
+        if home is None:
             return self._login_form(request, target, "This token is not valid: it is unknown, over or revoked.", 401)
         response = RedirectResponse(target, status_code=303)
         sign_in(request, response, token)

@@ -7,6 +7,8 @@ from google.protobuf.message import Message
 from server.access.gate import Gate, Unknown
 from server.api.caller import CALLER
 from server.api.doorkeeper import unauthenticated, visit
+from server.api.validation import DEFAULT_NAMESPACE
+from server.domain.access import EVERYWHERE, Right
 
 
 class Doorkeeper(Protocol):
@@ -17,8 +19,11 @@ class Doorkeeper(Protocol):
     def open(self) -> bool:
         """Whether everybody may do everything, so that nobody is asked for a token."""
 
-    async def knows(self, token: str) -> bool:
-        """Return whether a token is valid, whatever it allows. Raises an error of the store if that is unknown."""
+    async def home(self, token: str) -> str | None:
+        """Return the namespace that the bearer of a token (empty: none) begins with; None if the token is not valid.
+
+        Raises an error of the store if that cannot be known at present.
+        """
 
     async def admit(self, token: str, method: str, request: Message) -> None:
         """Return if the bearer of the token (empty: none) may call a method with this request.
@@ -38,13 +43,16 @@ class TokenDoor:
         """Whether everybody may do everything."""
         return self._gate.open
 
-    async def knows(self, token: str) -> bool:
-        """Return whether a token is valid."""
+    async def home(self, token: str) -> str | None:
+        """Return the first namespace of which the bearer may see something, or the default one."""
         try:
-            await self._gate.principal(_header(token))
+            principal = await self._gate.principal(_header(token))
         except Unknown:
-            return False
-        return True
+            return None
+        if principal.may(Right.READ, DEFAULT_NAMESPACE):
+            return DEFAULT_NAMESPACE
+        readable = [one.namespace for one in principal.scopes if one.right in (Right.READ, Right.ADMIN)]
+        return min((name for name in readable if name != EVERYWHERE), default=DEFAULT_NAMESPACE)
 
     async def admit(self, token: str, method: str, request: Message) -> None:
         """Return if the bearer may call a method with this request, and note who calls; else raise an `ApiError`."""

@@ -12,14 +12,14 @@ from server.web.visit import Visit
 from shardwheel.v1.job_pb2 import Job
 from shardwheel.v1.job_service_pb2 import CancelJobRequest, GetJobRequest, RetryJobRequest
 
+MAX_ID: Final = 2**63 - 1
 FINAL: Final = (Job.COMPLETED, Job.FAILED, Job.CANCELLED)
 
 
 async def job_page(visit: Visit, problem: Problem | None = None) -> Response:
     """Show a job; `problem` is why something could not be done with it."""
-    job = await visit.caller.call(
-        visit.services.get_job, GetJobRequest(namespace=visit.namespace, id=visit.request.path_params["job_id"])
-    )
+    job_id = job_id_of(visit)
+    job = await visit.caller.call(visit.services.get_job, GetJobRequest(namespace=visit.namespace, id=job_id))
     values = {
         "job": job,
         "shard": shard_of_id(job.id),
@@ -33,9 +33,17 @@ async def job_page(visit: Visit, problem: Problem | None = None) -> Response:
     return await visit.page("job.html", "jobs", values, problem=problem)
 
 
+def job_id_of(visit: Visit) -> int:
+    """Return the id of the job that the page is of. Raises `Refused` for one that no job can have."""
+    job_id: int = visit.request.path_params["job_id"]
+    if not 0 < job_id <= MAX_ID:
+        raise Refused(404, f"there is no job {str(job_id)[:40]}: ids are positive numbers of 64 bits")
+    return job_id
+
+
 async def change_job(visit: Visit, form: dict[str, str]) -> Response:
     """Retry or cancel a job."""
-    job_id = visit.request.path_params["job_id"]
+    job_id = job_id_of(visit)
     action = form.get("action")
     try:
         if action == "retry":

@@ -15,7 +15,14 @@ _FIELDS = {"created_from": "from", "created_before": "before", "page_token": "pa
 
 async def jobs_page(visit: Visit) -> Response:
     """Show one page of the jobs that match the filters, the newest first."""
+    if job_id := visit.query("id"):
+        if job_id.isascii() and job_id.isdigit():
+            return visit.go(f"/jobs/{job_id}")
+        errors = {"id": "takes the number of a job"}
+    else:
+        errors = {}
     query = parse_query(visit.request.query_params.multi_items())
+    query.errors.update(errors)
     found = await _found(visit, query)
     handlers = await visit.caller.attempt(visit.services.list_handlers, ListHandlersRequest(namespace=visit.namespace))
     problem = found if isinstance(found, Problem) else None

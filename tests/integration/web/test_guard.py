@@ -56,3 +56,33 @@ async def test_the_secret_of_the_forms_is_for_our_pages_alone(visitor: Visitor) 
     [line] = visitor.cookie_lines
     assert line.startswith("shardwheel_form=")
     assert {"HttpOnly", "SameSite=strict"} <= {part.strip() for part in line.split(";")}
+
+
+async def test_nonsense_is_refused_and_breaks_nothing(client: AsyncClient, visitor: Visitor) -> None:
+    await client.submit("nobody", None)
+    for path in (
+        "/ns/%00/jobs",
+        "/ns/UPPER/",
+        "/ns/%ff%fe/schedules",
+        f"{ROOT}/jobs/{10**30}",
+        f"{ROOT}/jobs/0",
+        f"{ROOT}/jobs?labels=%00%3Dx&handler=%ff&state=%00&from=9999-12-31T23:59&before=0001-01-01T00:00",
+        f"{ROOT}/jobs?page={'x' * 3000}",
+        f"{ROOT}/schedules?page=%F0%9F%98%80&prefix=%00&handler=%ed%a0%80",
+        f"{ROOT}/schedules/",
+        f"{ROOT}/schedules/%00",
+        "/static/..%2f..%2fapp.py",
+        "/static/none",
+    ):
+        answer = await visitor.get(path)
+        assert answer.status < 500
+        assert "Traceback" not in answer.source
+    await visitor.get(f"{ROOT}/handlers")
+    for fields in (
+        {},
+        {"action": "pause"},
+        {"action": "pause", "handler": "\0"},
+        {"action": "pause", "note": "x" * 2000},
+    ):
+        assert (await visitor.send(f"{ROOT}/handlers", fields)).status == 400
+    assert (await visitor.send(f"{ROOT}/jobs/{10**30}", {"action": "retry"})).status == 404

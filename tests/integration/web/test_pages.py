@@ -82,12 +82,15 @@ async def test_filters_that_cannot_be_are_refused_in_place(client: AsyncClient, 
         "state=lost": "there is no state 'lost'",
         "schedule=none": "namespace 'default' has no schedule 'none'",
         "handler=a+b": "takes letters, digits and '._-/', 1 to 200 characters",
+        "id=abc": "takes the number of a job",
         "page=xyz": "is not the next_page_token of a list with these filters",
     }.items():
         answer = await visitor.get(f"{ROOT}/jobs?{query}")
         assert answer.status == 200
         assert error in answer.text
         assert "No job matches" not in answer.text
+    straight = await visitor.request("GET", f"{ROOT}/jobs?id=4096&handler=x", headers={})
+    assert (straight.status, straight.location) == (303, f"{ROOT}/jobs/4096")
     nothing = await visitor.get(f"{ROOT}/jobs?before=2026-01-01T00:00")
     assert "No job matches." in nothing.text
     for path in (f"{ROOT}/jobs/4096", f"{ROOT}/schedules/none", "/ns/nowhere/jobs/1", "/ns/nowhere/"):
