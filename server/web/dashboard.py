@@ -143,7 +143,7 @@ class Dashboard:
         """Send the browser on to the namespace that the visitor begins with, or to the login page."""
         token = token_of(request)
         try:
-            home = await self._doorkeeper.home(token) if token or self._doorkeeper.open else None
+            home = await self._doorkeeper.home(token)
         except (ApiError, StoreError):
             # The page itself says what is wrong.
             home = DEFAULT_NAMESPACE

@@ -4,8 +4,10 @@ import asyncio
 import html
 import http.client
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlencode, urljoin
 
 FORM_TOKEN = re.compile(r'name="form_token" value="([^"]+)"')
@@ -33,10 +35,11 @@ class Answer:
 
 
 class Visitor:
-    """Speaks with one address."""
+    """Speaks with one address; with TLS if there is a file of authorities."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, ca: Path | None = None) -> None:
         self.address = address
+        self._tls = None if ca is None else ssl.create_default_context(cafile=ca)
         self.cookies: dict[str, str] = {}
         self.cookie_lines: list[str] = []
         self._form_token = ""
@@ -70,7 +73,11 @@ class Visitor:
         return answer
 
     def _exchange(self, method: str, path: str, body: str, headers: Mapping[str, str]) -> tuple[Answer, list[str]]:
-        connection = http.client.HTTPConnection(self.address, timeout=20)
+        connection = (
+            http.client.HTTPConnection(self.address, timeout=20)
+            if self._tls is None
+            else http.client.HTTPSConnection(self.address, timeout=20, context=self._tls)
+        )
         try:
             connection.request(method, path, body=body or None, headers=dict(headers))
             response = connection.getresponse()

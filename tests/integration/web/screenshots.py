@@ -32,7 +32,7 @@ async def main(seconds: float) -> None:
             browser = await playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
             await asyncio.sleep(seconds)
             root = f"http://{cluster.nodes[0].http.address}/ns/default"
-            await take(browser, "overview", root + "/", width=1080, height=800)
+            await take(browser, "overview", root + "/", width=1080, height=760)
             await take(browser, "job", root + FAILED, width=1080, height=860, scheme="dark", follow=True)
             await take(browser, "schedules", root + "/schedules", width=1080, height=560)
             await take(browser, "shards", root + "/shards", width=1080, height=560, scheme="dark")
