@@ -102,9 +102,9 @@ class Dashboard:
         except CallFailed as failed:
             if failed.problem.code == "UNAUTHENTICATED":
                 return self._ask_for_token(request)
-            response = await self._failure(visit, failed.problem, failed.problem.status)
+            response = visit.failure(failed.problem, failed.problem.status)
         except Refused as refused:
-            response = await self._failure(visit, Problem(code="REFUSED", message=refused.message), refused.status)
+            response = visit.failure(Problem(code="REFUSED", message=refused.message), refused.status)
         keep_form_token(request, response, visit.form_token)
         return response
 
@@ -124,20 +124,6 @@ class Dashboard:
     def _check_host(self, request: Request) -> None:
         if self._doorkeeper.open:
             check_host(request)
-
-    async def _failure(self, visit: Visit, problem: Problem, status: int) -> Response:
-        values = {
-            "root": visit.root,
-            "namespace": visit.namespace,
-            "namespaces": [visit.namespace],
-            "section": "",
-            "form_token": visit.form_token,
-            "signed_in": visit.signed_in,
-            "node": visit.node,
-            "done": "",
-            "problem": problem,
-        }
-        return self._pages.page("failure.html", values, status=status)
 
     async def _start(self, request: Request) -> Response:
         """Send the browser on to the namespace that the visitor begins with, or to the login page."""

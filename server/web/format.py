@@ -1,11 +1,11 @@
 """How values are written for people: instants, spans, counts, payloads. Pure."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-import orjson
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -126,11 +126,14 @@ def body(data: bytes) -> Body:
     """Return as much of opaque bytes as is shown: JSON indented, other text as it is, anything else in hexadecimal."""
     if len(data) <= MAX_BODY_BYTES:
         try:
-            indented = orjson.dumps(orjson.loads(data), option=orjson.OPT_INDENT_2).decode()
-        except orjson.JSONDecodeError:
+            # Unlike orjson, this keeps whole numbers of any length as they are.
+            indented = json.dumps(json.loads(data), indent=2, ensure_ascii=False)
+        except (ValueError, RecursionError):
             pass
         else:
-            return Body(text=indented[: 4 * MAX_BODY_BYTES], kind="json", size=len(data), cut=False)
+            # JSON may name half of a character, which no text can hold.
+            sound = indented[: 4 * MAX_BODY_BYTES].encode("utf-8", "backslashreplace").decode()
+            return Body(text=sound, kind="json", size=len(data), cut=False)
     head = data[:MAX_BODY_BYTES]
     try:
         # A character that the cut goes through is left out.

@@ -1,6 +1,6 @@
 """One request for a page, with all that answering it takes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -46,10 +46,19 @@ class Visit:
         self, template: str, section: str, values: Mapping[str, Any], *, problem: Problem | None = None
     ) -> Response:
         """Return a page of a section; `problem` is why what was asked for has not been done, shown on top of it."""
-        common = {
+        frame = self._frame(section, await self._namespaces(), problem)
+        return self.pages.page(template, {**frame, **values}, status=problem.status if problem else 200)
+
+    def failure(self, problem: Problem, status: int) -> Response:
+        """Return a page that says nothing but why there is no other."""
+        return self.pages.page("failure.html", self._frame("", [self.namespace], problem), status=status)
+
+    def _frame(self, section: str, namespaces: Sequence[str], problem: Problem | None) -> dict[str, Any]:
+        """Return what the frame of every page shows."""
+        return {
             "root": self.root,
             "namespace": self.namespace,
-            "namespaces": await self._namespaces(),
+            "namespaces": namespaces,
             "section": section,
             "form_token": self.form_token,
             "signed_in": self.signed_in,
@@ -57,7 +66,6 @@ class Visit:
             "done": self.query("done"),
             "problem": problem,
         }
-        return self.pages.page(template, {**common, **values}, status=problem.status if problem else 200)
 
     async def _namespaces(self) -> list[str]:
         """Return the namespaces to choose from; only this one if the visitor may not know of others."""

@@ -58,6 +58,9 @@ def test_an_error_is_what_comes_before_its_traceback() -> None:
 
 def test_json_is_indented_text_left_alone_and_the_rest_in_hexadecimal() -> None:
     assert (body(b'{"a":1}').text, body(b'{"a":1}').kind) == ('{\n  "a": 1\n}', "json")
+    assert body(b'{"id":123456789012345678901234567890}').text == '{\n  "id": 123456789012345678901234567890\n}'
+    assert body(b'"\\ud800"').text == '"\\ud800"'
+    assert body(b"[" * 4000).kind == "text"
     assert (body("Grüße\n".encode()).text, body(b"x").kind) == ("Grüße\n", "text")
     assert (body(b"\x00\xff").text, body(b"\x00\xff").kind) == ("0000  00 ff", "hex")
 
