@@ -34,7 +34,6 @@ async def main(seconds: float) -> None:
             root = f"http://{cluster.nodes[0].http.address}/ns/default"
             await take(browser, "overview", root + "/", width=1080, height=760)
             await take(browser, "job", root + FAILED, width=1080, height=860, scheme="dark", follow=True)
-            await take(browser, "schedules", root + "/schedules", width=1080, height=560)
             await take(browser, "shards", root + "/shards", width=1080, height=560, scheme="dark")
             await take(browser, "phone", root + FAILED, width=360, height=760)
             await browser.close()
