@@ -313,6 +313,39 @@ CREATE FUNCTION submit_insert(
         maximum_ms bigint, non_retryable text[], start_ms bigint, attempt_ms bigint, total_ms bigint)
 $$;
 
+-- Raises SW006 if the namespace would have more pending jobs, or bytes in them, than its quotas allow. Each shard is
+-- looked at for each handler, as the claim does it, for no index begins with the namespace.
+CREATE FUNCTION submit_check_quotas(of_namespace integer, quotas jsonb, shards integer, size integer)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    most_jobs CONSTANT bigint := quotas ->> 'pending_jobs';
+    most_bytes CONSTANT bigint := quotas ->> 'pending_bytes';
+    pending record;
+BEGIN
+    IF most_jobs IS NULL AND most_bytes IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT count(*) AS jobs, COALESCE(sum(octet_length(q.payload)), 0) AS bytes INTO pending FROM (
+        SELECT x.payload FROM generate_series(0, shards - 1) AS s(shard)
+        CROSS JOIN (SELECT h.id FROM handlers h WHERE h.namespace_id = of_namespace) w
+        CROSS JOIN LATERAL (
+            SELECT j.payload FROM jobs j
+            WHERE j.state = 0 AND j.shard = s.shard AND j.handler_id = w.id LIMIT most_jobs) x
+        UNION ALL
+        SELECT x.payload FROM generate_series(0, shards - 1) AS s(shard)
+        CROSS JOIN LATERAL (
+            SELECT j.payload FROM jobs j
+            WHERE j.state = 2 AND j.shard = s.shard AND j.namespace_id = of_namespace LIMIT most_jobs) x) q;
+    IF pending.jobs >= most_jobs THEN
+        RAISE EXCEPTION 'the namespace has % pending jobs, its quota pending_jobs is %; submit when some are done',
+            pending.jobs, most_jobs USING ERRCODE = 'SW006';
+    ELSIF pending.bytes + size > most_bytes THEN
+        RAISE EXCEPTION 'the namespace has % pending bytes, its quota pending_bytes is %; submit when some are done',
+            pending.bytes, most_bytes USING ERRCODE = 'SW006';
+    END IF;
+END
+$$;
+
 -- What is left out means the default, as in the API's messages.
 CREATE FUNCTION submit_completed(r submit_request) RETURNS submit_request LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -347,7 +380,7 @@ BEGIN
         RAISE EXCEPTION '%', array_to_string(problems, '; ') USING ERRCODE = 'SW003';
     END IF;
     r.concurrency_limit := COALESCE(NULLIF(r.concurrency_limit, 0), 1);
-    SELECT n.id, n.defaults INTO tenant FROM namespaces n WHERE n.name = r.namespace;
+    SELECT n.id, n.defaults, n.quotas INTO tenant FROM namespaces n WHERE n.name = r.namespace;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no namespace %', quote_literal(r.namespace) USING ERRCODE = 'SW004';
     END IF;
@@ -366,6 +399,7 @@ BEGIN
         FROM submit_take_key(job_id, tenant.id, worked_by.handler_id, r, submit_hash(r, requested), at, due) k;
     END IF;
     IF created THEN
+        PERFORM submit_check_quotas(tenant.id, tenant.quotas, facts.shards, octet_length(r.payload));
         PERFORM submit_insert(job_id, tenant.id, worked_by.handler_id, r, submit_overlay(submit_overlay(submit_overlay(
             requested, worked_by.defaults), tenant.defaults), facts.job_defaults), at, due);
     END IF;

@@ -302,6 +302,21 @@ async def test_what_does_not_exist_or_is_full_is_refused_by_a_state_of_its_own(s
         assert caught.value.sqlstate == "SW005"
 
 
+@pytest.mark.parametrize("quotas", ['{"pending_jobs": 3}', '{"pending_bytes": 3}'])
+async def test_quotas_of_the_namespace_hold(store: Bench, quotas: str) -> None:
+    await store.sql("UPDATE namespaces SET quotas = %s", quotas)
+    for handler in ("h", "g", "h"):
+        assert (await submit(store, f"'{handler}', '1', concurrency_key => 'k'")).created
+    kept = await submit(store, "'h', dedupe_key => 'k'") if "bytes" in quotas else None
+    await store.sql("UPDATE jobs SET state = 2 WHERE id = (SELECT min(id) FROM jobs WHERE payload <> '')")
+    async with await store.connect() as connection:
+        with pytest.raises(psycopg.Error, match="its quota pending_") as caught:
+            await connection.execute("SELECT shardwheel.submit('h', '1')")
+        assert caught.value.sqlstate == "SW006"
+    if kept is not None:
+        assert not (await submit(store, "'h', dedupe_key => 'k'")).created
+
+
 async def test_the_limit_of_payloads_is_that_of_the_nodes(store: Bench) -> None:
     await store.sql("UPDATE cluster SET max_payload_bytes = 10")
     assert (await store.sql("SELECT created FROM shardwheel.submit_bytes('h', %s)", bytes(10))) == [(True,)]
