@@ -143,7 +143,7 @@ async def test_a_published_job_is_cancelled_at_once_and_a_started_one_through_it
         [kept] = await history(node, waiting)
         assert (kept.state, kept.worker_id, kept.started_at) == (5, None, None)
         assert await Caller(worker).start([messages[waiting]]) == []
-        assert node.engine.registry.of_handler(job_handler(node, handler)) == 1
+        assert node.engine.registry.of_handler(await number_of(node, handler)) == 1
         await cancel(node, running)
         await eventually(lambda: [one.attempt.job_id for one in worker.cancels] == [running])
         stopped = pb.Stopped(reason=pb.CANCEL_REQUESTED)
@@ -215,7 +215,7 @@ async def test_any_node_starts_and_finishes_and_the_owner_hears_of_it(
     async with running_nodes(database, tmp_path, 2, kafka=broker.address) as nodes:
         first, second = nodes
         handler, topic = await publish(first, max_unfinished=20)
-        number = job_handler(first, handler)
+        number = await number_of(first, handler)
         await eventually(lambda: second.engine.queues.is_open(number))
         # As many in each shard, so each node has enough for its half of the cap.
         ids = await submit(first, handler, 64)
@@ -262,6 +262,6 @@ async def cancel(node: Node, job_id: int) -> None:
         await JobServiceStub(channel).CancelJob(jobs.CancelJobRequest(id=job_id), timeout=10)
 
 
-def job_handler(node: Node, name: str) -> int:
-    """Return the number of a handler that the node knows."""
-    return node.catalog._handlers[1, name].handler_id
+async def number_of(node: Node, handler: str) -> int:
+    """Return the number of a handler."""
+    return (await node.catalog.handler(1, handler)).handler_id
