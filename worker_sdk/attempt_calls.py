@@ -21,6 +21,7 @@ from shardwheel.v1.worker_service_pb2_grpc import WorkerServiceStub
 from worker_sdk.backoff import Backoff
 from worker_sdk.connection import Connection
 from worker_sdk.error_details import api_error
+from worker_sdk.errors import ConfigurationError
 from worker_sdk.links import Links
 
 Request = TypeVar("Request")
@@ -73,6 +74,9 @@ class AttemptCalls:
                 stub = WorkerServiceStub(session.channel)
                 try:
                     return await method(stub)(request, timeout=_TIMEOUT_S, metadata=self._connection.metadata)
+                except ConfigurationError as error:
+                    # For example a file with the token that is being replaced.
+                    _log.warning("no attempts can be taken: %s; trying again", error)
                 except grpc.aio.AioRpcError as failure:
                     level = logging.WARNING if backoff.failures == 0 else logging.DEBUG
                     _log.log(level, "node %s took no attempts: %s; trying again", session.node, api_error(failure))
