@@ -27,6 +27,8 @@ class Gate:
     def __init__(self, keyring: Keyring, *, closed: bool) -> None:
         self.keyring = keyring
         self._closed = closed
+        self._holders: dict[int, tuple[Credential, Principal]] = {}
+        """Holders by the ids of their credentials: made once, for every call asks for one."""
 
     @property
     def open(self) -> bool:
@@ -46,7 +48,7 @@ class Gate:
         if certificate_names:
             found = await self.keyring.certificate(certificate_names)
             if found is not None:
-                return _holder("certificate", found)
+                return self._holder("certificate", found)
             text = f"no rights are granted to a certificate of {certificate_names[0]!r}"
             raise Unknown("CERTIFICATE_UNKNOWN", f"{text}: see shardctl tokens create --certificate")
         raise Unknown("CREDENTIAL_MISSING", "a token is needed, as in the header authorization: Bearer TOKEN")
@@ -58,7 +60,7 @@ class Gate:
                 found = await self.keyring.token(secret.strip())
                 if found is None:
                     raise Unknown("TOKEN_UNKNOWN", "the token is unknown, expired or revoked")
-                return _holder("token", found)
+                return self._holder("token", found)
             case "node":
                 node = await self.keyring.node(secret.strip())
                 if node is None:
@@ -67,10 +69,13 @@ class Gate:
             case _:
                 raise Unknown("CREDENTIAL_MISSING", "the header authorization has to be: Bearer TOKEN")
 
-
-def _holder(kind: str, credential: Credential) -> Principal:
-    return Principal(
-        name=f"{kind}:{credential.name}",
-        scopes=frozenset(credential.scopes),
-        credential_id=credential.credential_id,
-    )
+    def _holder(self, kind: str, credential: Credential) -> Principal:
+        known, holder = self._holders.get(credential.credential_id, (None, None))
+        if known is not credential or holder is None:
+            holder = Principal(
+                name=f"{kind}:{credential.name}",
+                scopes=frozenset(credential.scopes),
+                credential_id=credential.credential_id,
+            )
+            self._holders[credential.credential_id] = credential, holder
+        return holder

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from server.domain.errors import InvalidInput
 
@@ -31,8 +31,7 @@ class Right(StrEnum):
     """Everything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(NamedTuple):
     """One right in one namespace, or `EVERYWHERE`. Written as in "billing:submit"."""
 
     namespace: str
@@ -117,10 +116,14 @@ class Principal:
 
     def may(self, right: Right, namespace: str) -> bool:
         """Whether it has a right in a namespace; `EVERYWHERE` asks for it in the cluster itself."""
-        if self.node:
-            return True
-        places = (namespace, EVERYWHERE)
-        return any(Scope(place, one) in self.scopes for place in places for one in (right, Right.ADMIN))
+        scopes = self.scopes
+        return (
+            self.node
+            or (namespace, right) in scopes
+            or (EVERYWHERE, right) in scopes
+            or (namespace, Right.ADMIN) in scopes
+            or (EVERYWHERE, Right.ADMIN) in scopes
+        )
 
 
 ANYBODY: Final = Principal(node=True)
