@@ -14,8 +14,9 @@ from tests.cluster.nemeses import REGISTRY, Need, possible
 from tests.unit.cluster.histories import again, at, execution, history, life, rerun
 
 KEYS = {
-    "seed", "minutes", "coordinator", "faults", "submitted", "executed", "lost", "duplicates", "stale_accepted",
-    "overlapping", "double_firings", "missed_firings", "early", "epoch_violations", "late_ms_p99", "verdict",
+    "seed", "minutes", "secure", "coordinator", "faults", "submitted", "executed", "lost", "duplicates",
+    "stale_accepted", "overlapping", "double_firings", "missed_firings", "early", "epoch_violations", "late_ms_p99",
+    "verdict",
 }  # fmt: skip
 
 
