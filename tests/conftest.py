@@ -18,6 +18,8 @@ _LONG = ("cluster", "clients", "integration", "e2e", "contract")
 _TESTS = Path(__file__).parent
 
 
+# Before pytest-xdist reads the groups.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the tests by their rooms, and say which of them one process runs: those of a file, whose fixtures they
     share; and all with clusters of processes, since two of those at once are too much for a small machine."""

@@ -195,12 +195,15 @@ FENCED: dict[str, Act] = {
 }
 
 
-async def prepare(store: Bench) -> Any:
-    """Something to do for every fenced statement: running over its time on a lost worker, due, late, parked, old."""
+async def prepare(store: Bench, *, published: bool = False) -> Any:
+    """Something to do for every fenced statement: running over its time on a lost worker, or published and not started
+    in time; due, late, parked, old."""
     lost = await store.worker_named("lost", timedelta(0))
     await store.submit(limits=store.job().limits)
     [job] = (await store.claim(store.probe(1, workers=[lost]))).jobs
     await store.sql("UPDATE jobs SET timeout_at = now() - interval '1 min' WHERE id = %s", job.job_id)
+    if published:
+        await store.sql("UPDATE jobs SET worker_id = -handler_id WHERE id = %s", job.job_id)
     dedupe = DedupeKey(key="k", ttl=timedelta(0), content_hash=b"h")
     [held] = await store.insert([store.job(dedupe=dedupe)])
     await store.sql("DELETE FROM jobs WHERE id = %s", held.job_id)
@@ -219,17 +222,19 @@ async def everything(store: Bench) -> list[Any]:
 
 
 async def test_statements_of_a_former_owner_do_nothing(store: Bench) -> None:
-    job = await prepare(store)
-    before = await everything(store)
-    for epochs in (STALE, FUTURE):
-        for name, act in FENCED.items():
-            await act(store, job, epochs)
-            assert await everything(store) == before, name
+    for published in (False, True):
+        await store.sql("TRUNCATE jobs, dedupe_keys, workers")
+        job = await prepare(store, published=published)
+        before = await everything(store)
+        for epochs in (STALE, FUTURE):
+            for name, act in FENCED.items():
+                await act(store, job, epochs)
+                assert await everything(store) == before, name
 
 
 @pytest.mark.parametrize("name", FENCED)
 async def test_the_same_statement_of_the_owner_acts(store: Bench, name: str) -> None:
-    job = await prepare(store)
+    job = await prepare(store, published=Recheck.NOT_STARTED.value in name)
     before = await everything(store)
     await FENCED[name](store, job, [(0, 1)])
     assert await everything(store) != before

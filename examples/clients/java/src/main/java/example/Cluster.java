@@ -80,14 +80,22 @@ final class Cluster implements AutoCloseable {
       try {
         return ClientCalls.blockingUnaryCall(channel, method, options, request);
       } catch (StatusRuntimeException error) {
-        var code = error.getStatus().getCode();
-        if (failures >= 60 || (code != Status.Code.UNAVAILABLE && code != Status.Code.DEADLINE_EXCEEDED)) {
+        if (failures >= 60 || !mayPass(error.getStatus())) {
           throw error;
         }
         current++;
         Thread.sleep(200 + ThreadLocalRandom.current().nextInt(300));
       }
     }
+  }
+
+  /** Whether another node may answer. A connection that breaks in the middle of a write is reported as UNKNOWN. */
+  private static boolean mayPass(Status status) {
+    return switch (status.getCode()) {
+      case UNAVAILABLE, DEADLINE_EXCEEDED -> true;
+      case UNKNOWN -> status.getCause() instanceof IOException;
+      default -> false;
+    };
   }
 
   @Override
