@@ -8,7 +8,7 @@ STAMP := $(VENV)/.setup-done
 PYTEST := $(BIN)/python -m pytest
 # Tests run side by side in this many processes, as tests/conftest.py groups and orders them: most of their time is waiting.
 JOBS ?= 3
-SIDE_BY_SIDE := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+SIDE_BY_SIDE := -n $(JOBS) --dist loadscope --no-loadscope-reorder
 MINUTES ?= 10
 SEED ?= 1
 

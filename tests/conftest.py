@@ -18,15 +18,21 @@ _LONG = ("cluster", "clients", "integration", "e2e", "contract")
 _TESTS = Path(__file__).parent
 
 
-# Before pytest-xdist reads the groups.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests by their rooms, and say which of them one process runs: those of a file, whose fixtures they
-    share; and all with clusters of processes, since two of those at once are too much for a small machine."""
+    """Order the tests by their rooms."""
     rooms = {item: item.path.relative_to(_TESTS).parts[0] for item in items}
     items.sort(key=lambda item: _LONG.index(rooms[item]) if rooms[item] in _LONG else len(_LONG))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("cluster" if rooms[item] in ("cluster", "clients") else str(item.path)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Let one process run all tests of a file, whose fixtures they share; and one all with clusters of processes, since
+    two of those at once are too much for a small machine. With `--dist loadscope`; the other ways are as ever."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from tests.support.scheduling import FileScheduling
+
+    return FileScheduling(config, log)
 
 
 @pytest.fixture(scope="session")
