@@ -234,6 +234,9 @@ class RealStore(RuleBasedStateMachine):
             return tables.is_running(job, ref.claim)
         if recheck is Recheck.WORKER_LOST:
             return tables.is_lost(job, ref.claim, lease_over=job.worker in self.silent)
+        if recheck is Recheck.NOT_STARTED:
+            # That is for published jobs, and all of these are handed to workers.
+            return False
         return tables.is_overdue(job, ref.claim, grace_over=ref in self.overtime)
 
     def _fenced(self, ref: AttemptRef, epoch: int, ends: FencedEnds, after: Job | None) -> None:
