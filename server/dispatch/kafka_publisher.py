@@ -137,7 +137,10 @@ class KafkaPublisher:
                     extra = {"error": str(error), "reason": self._reason}
                     log.warning("jobs of published handlers wait for Kafka", extra=extra)
             finally:
-                await self._part()
+                try:
+                    await self._part()
+                except Exception:
+                    log.exception("parting with Kafka failed")
             if time.monotonic() - began > _STABLE_S:
                 backoff.reset()
             await asyncio.sleep(backoff.next_s())
